@@ -1,0 +1,59 @@
+"""A batch: columns of equal length on one device, and the event after which they may be read."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import pyarrow as pa
+
+from pystachio.operators.column import BytesColumn, Column, DictionaryColumn, FixedColumn, WideDecimalColumn
+
+
+@dataclass(frozen=True, slots=True)
+class Field:
+    """A column of an operator's output. Operators refer to fields by position; names matter at the edges."""
+
+    name: str
+    type: pa.DataType
+    nullable: bool = True
+
+
+Schema = tuple[Field, ...]
+
+
+class Event(Protocol):
+    """What `runtime.streams` records after the last write (a CUDA event; None on a CPU, where a job's end is the event)."""
+
+    def query(self) -> bool: ...
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Batch:
+    """`length` rows. A batch without columns still has a length (count(*) needs nothing else).
+
+    `ready` is None only on a CPU.
+    """
+
+    columns: tuple[Column, ...]
+    length: int
+    ready: Event | None
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes held by the tensors, without shared dictionaries."""
+        return sum(column_nbytes(column) for column in self.columns)
+
+
+def column_nbytes(column: Column) -> int:
+    """Bytes of the column's own tensors; a dictionary is shared and counts once, with the scan that made it."""
+    validity = 0 if column.validity is None else column.validity.nbytes
+    match column:
+        case FixedColumn(values=values):
+            return values.nbytes + validity
+        case WideDecimalColumn(high=high, low=low):
+            return high.nbytes + low.nbytes + validity
+        case DictionaryColumn(codes=codes):
+            return codes.nbytes + validity
+        case BytesColumn(offsets=offsets, data=data):
+            return offsets.nbytes + data.nbytes + validity

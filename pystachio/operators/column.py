@@ -1,0 +1,117 @@
+"""Columns: typed tensors in one of four representations.
+
+The logical type is Arrow's, normalised by `normalise_type`: `string` and `binary` stand for all their layouts and
+dictionary encoding is a representation, not a type. A column is immutable; kernels make new ones.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import cached_property
+
+import pyarrow as pa
+import torch
+
+Bounds = tuple[int, int]
+"""An inclusive range that holds every valid value of a column; it need not be tight."""
+
+
+def normalise_type(type_: pa.DataType) -> pa.DataType:
+    """Arrow's type without its layout: string for large_string and string_view, the value type for a dictionary."""
+    if pa.types.is_dictionary(type_):
+        return normalise_type(type_.value_type)
+    if pa.types.is_large_string(type_) or pa.types.is_string_view(type_):
+        return pa.string()
+    if pa.types.is_large_binary(type_) or pa.types.is_binary_view(type_) or pa.types.is_fixed_size_binary(type_):
+        return pa.binary()
+    if pa.types.is_decimal(type_):
+        return pa.decimal128(min(type_.precision, 38), type_.scale)
+    return type_
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class FixedColumn:
+    """One number per row.
+
+    `values` is bool for booleans; float32 or float64 for floats; and any signed integer dtype that holds the values
+    for integers, dates (days), times, timestamps and durations (in the type's unit) and decimals (scaled by
+    10**scale). The dtype may be narrower than the logical type: arithmetic widens first. Values under a NULL are
+    arbitrary but in bounds of the dtype. `validity` is bool, True where the value is not NULL; None means no NULLs.
+    `bounds` is known for some integer-like columns (see `kernels.bounds_of`), always valid for non-NULL rows.
+    """
+
+    type: pa.DataType
+    values: torch.Tensor
+    validity: torch.Tensor | None = None
+    bounds: Bounds | None = None
+
+    def __len__(self) -> int:
+        return self.values.shape[0]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class WideDecimalColumn:
+    """A decimal whose scaled values need 128 bits: value = high * 2**64 + (low as unsigned)."""
+
+    type: pa.DataType
+    high: torch.Tensor
+    low: torch.Tensor
+    validity: torch.Tensor | None = None
+
+    def __len__(self) -> int:
+        return self.high.shape[0]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class BytesColumn:
+    """Variable-length values (string, binary): row i is data[offsets[i]:offsets[i + 1]].
+
+    `offsets` is int64 of length rows + 1 and need not start at 0; `data` is uint8.
+    """
+
+    type: pa.DataType
+    offsets: torch.Tensor
+    data: torch.Tensor
+    validity: torch.Tensor | None = None
+
+    def __len__(self) -> int:
+        return self.offsets.shape[0] - 1
+
+
+@dataclass(eq=False)
+class Dictionary:
+    """Distinct non-NULL values that codes refer to; immutable, compared by identity.
+
+    Batches of one scan column share one object per file version where they can, so that equal identity means equal
+    codes. `cached_property` values and `derived` (results of expressions evaluated once per distinct value) live as
+    long as the dictionary.
+    """
+
+    values: BytesColumn | FixedColumn
+    derived: dict[object, object] = field(default_factory=dict)
+
+    def __len__(self) -> int:
+        return len(self.values)
+
+    @cached_property
+    def arrow(self) -> pa.Array:
+        """The values as an Arrow array."""
+        from pystachio.operators.arrow import column_to_arrow
+
+        return column_to_arrow(self.values)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class DictionaryColumn:
+    """`codes` (int8, int16, int32 or int64; in [0, len(dictionary)) also under NULLs, unless the dictionary is empty)."""
+
+    type: pa.DataType
+    codes: torch.Tensor
+    dictionary: Dictionary
+    validity: torch.Tensor | None = None
+
+    def __len__(self) -> int:
+        return self.codes.shape[0]
+
+
+Column = FixedColumn | WideDecimalColumn | BytesColumn | DictionaryColumn

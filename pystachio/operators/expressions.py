@@ -1,0 +1,190 @@
+"""Typed expressions over the fields of a batch: plain data, hashable, shared by the planner and the operators.
+
+NULL follows SQL's three-valued logic. Types are normalised Arrow types (`column.normalise_type`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from typing import Any
+
+import pyarrow as pa
+
+
+@dataclass(frozen=True, slots=True)
+class FieldReference:
+    """The input's field at position `index`."""
+
+    index: int
+    type: pa.DataType
+
+
+@dataclass(frozen=True, slots=True)
+class Literal:
+    """A constant. `value` is None for NULL, else: bool, int, float, str, bytes; a decimal is its scaled int; dates,
+    times, timestamps and durations are ints in the type's unit; a month_day_nano interval is a (months, days, nanos) tuple."""
+
+    value: Any
+    type: pa.DataType
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """A function of the registry (`operators.functions`) by its canonical name; `type` is the result's."""
+
+    function: str
+    arguments: tuple[Expression, ...]
+    type: pa.DataType
+
+
+@dataclass(frozen=True, slots=True)
+class Cast:
+    """Conversion to `type`; a value that does not fit raises DataError, or becomes NULL when `null_on_failure`."""
+
+    operand: Expression
+    type: pa.DataType
+    null_on_failure: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class IfThen:
+    """CASE: the value of the first clause whose condition is true, else `otherwise`."""
+
+    clauses: tuple[tuple[Expression, Expression], ...]
+    otherwise: Expression
+    type: pa.DataType
+
+
+@dataclass(frozen=True, slots=True)
+class InList:
+    """operand IN (options): options are expressions, mostly literals; NULL semantics of SQL's IN."""
+
+    operand: Expression
+    options: tuple[Expression, ...]
+    type: pa.DataType
+
+
+@dataclass(frozen=True, slots=True)
+class ScalarSubquery:
+    """The single value of the plan's scalar sub-plan `index`; replaced by a Literal before evaluation."""
+
+    index: int
+    type: pa.DataType
+
+
+Expression = FieldReference | Literal | Call | Cast | IfThen | InList | ScalarSubquery
+
+
+@dataclass(frozen=True, slots=True)
+class SortKey:
+    """A sort by the field at `index`."""
+
+    index: int
+    descending: bool
+    nulls_first: bool
+
+
+@dataclass(frozen=True, slots=True)
+class AggregateCall:
+    """An aggregate over input fields: canonical `function` (sum, avg, min, max, count, ...) of the fields `arguments`
+    (empty for count(*)), over distinct values when `distinct`, over rows where the boolean field `filter` is true."""
+
+    function: str
+    arguments: tuple[int, ...]
+    type: pa.DataType
+    distinct: bool = False
+    filter: int | None = None
+
+
+class JoinKind(StrEnum):
+    """What a join keeps. SEMI, ANTI and MARK put out the left side (MARK with a boolean column behind it)."""
+
+    INNER = "inner"
+    LEFT = "left"
+    RIGHT = "right"
+    FULL = "full"
+    SEMI = "semi"
+    ANTI = "anti"
+    MARK = "mark"
+
+
+def children(expression: Expression) -> tuple[Expression, ...]:
+    """The direct operands."""
+    match expression:
+        case FieldReference() | Literal() | ScalarSubquery():
+            return ()
+        case Call(arguments=arguments):
+            return arguments
+        case Cast(operand=operand):
+            return (operand,)
+        case IfThen(clauses=clauses, otherwise=otherwise):
+            return (*(part for clause in clauses for part in clause), otherwise)
+        case InList(operand=operand, options=options):
+            return (operand, *options)
+
+
+def walk(expression: Expression) -> Iterator[Expression]:
+    """The expression and everything below it, parents first."""
+    yield expression
+    for child in children(expression):
+        yield from walk(child)
+
+
+def transform(expression: Expression, change: Callable[[Expression], Expression]) -> Expression:
+    """Rebuild bottom-up: `change` sees each node after its children were rebuilt."""
+    match expression:
+        case FieldReference() | Literal() | ScalarSubquery():
+            return change(expression)
+        case Call(arguments=arguments):
+            return change(replace(expression, arguments=tuple(transform(a, change) for a in arguments)))
+        case Cast(operand=operand):
+            return change(replace(expression, operand=transform(operand, change)))
+        case IfThen(clauses=clauses, otherwise=otherwise):
+            rebuilt = tuple((transform(c, change), transform(v, change)) for c, v in clauses)
+            return change(replace(expression, clauses=rebuilt, otherwise=transform(otherwise, change)))
+        case InList(operand=operand, options=options):
+            return change(
+                replace(
+                    expression,
+                    operand=transform(operand, change),
+                    options=tuple(transform(o, change) for o in options),
+                )
+            )
+
+
+def fields_of(expression: Expression) -> frozenset[int]:
+    """Positions of the input fields the expression reads."""
+    return frozenset(node.index for node in walk(expression) if isinstance(node, FieldReference))
+
+
+def conjuncts(expression: Expression | None) -> tuple[Expression, ...]:
+    """The operands of nested ANDs; a single predicate is itself, None is no predicate."""
+    match expression:
+        case None:
+            return ()
+        case Call(function="and", arguments=arguments):
+            return tuple(part for argument in arguments for part in conjuncts(argument))
+        case _:
+            return (expression,)
+
+
+def conjunction(predicates: tuple[Expression, ...]) -> Expression | None:
+    """AND of all; None of none."""
+    match predicates:
+        case ():
+            return None
+        case (single,):
+            return single
+        case _:
+            return Call("and", predicates, pa.bool_())
+
+
+def shift_fields(expression: Expression, mapping: Callable[[int], int]) -> Expression:
+    """The expression over another input: each field position goes through `mapping`."""
+
+    def change(node: Expression) -> Expression:
+        return FieldReference(mapping(node.index), node.type) if isinstance(node, FieldReference) else node
+
+    return transform(expression, change)

@@ -1,0 +1,67 @@
+"""What a physical operator is. One operator, one file; no behaviour is inherited.
+
+There are two kinds:
+
+- A *breaker* owns a coroutine: it reads its inputs to the end in its own way (scan, aggregate, sort, union, spool).
+- A *streaming* operator turns each batch into zero or more batches without waiting (filter, project, join probe,
+  partial aggregation). It runs inside the task that feeds it, batch by batch in the worker's cache, so that a chain of
+  them costs one hop to a worker thread instead of one each (`operators.pipeline` composes them).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import Protocol
+
+from pystachio.operators.batch import Batch, Schema
+from pystachio.runtime.channels import Receiver
+from pystachio.runtime.context import Context
+
+
+class Output(Protocol):
+    """Where a breaker puts its batches: through the streaming operators above it, into the next breaker's channel."""
+
+    async def emit(self, produce: Callable[[], Iterable[Batch]]) -> None:
+        """Run `produce` and the streaming operators behind it on a worker; waits while the channel is full."""
+        ...
+
+    async def send(self, batch: Batch) -> None:
+        """`emit` of one batch that exists already."""
+        ...
+
+
+class Breaker(Protocol):
+    """A frozen dataclass whose `run` is one coroutine per plan. It may start tasks of its own in a TaskGroup."""
+
+    @property
+    def inputs(self) -> tuple[Operator, ...]: ...
+
+    @property
+    def schema(self) -> Schema: ...
+
+    async def run(self, ctx: Context, inputs: tuple[Receiver[Batch], ...], out: Output) -> None: ...
+
+
+class Transform(Protocol):
+    """An opened streaming operator. Both methods run on worker threads; `process` on several at once."""
+
+    def process(self, batch: Batch) -> Iterator[Batch]: ...
+
+    def finish(self) -> Iterator[Batch]:
+        """Called once, after the last batch of every worker was processed (e.g. unmatched build rows)."""
+        ...
+
+
+class Streaming(Protocol):
+    """A frozen dataclass. `inputs[0]` is streamed; any further inputs are read to the end by `open`."""
+
+    @property
+    def inputs(self) -> tuple[Operator, ...]: ...
+
+    @property
+    def schema(self) -> Schema: ...
+
+    async def open(self, ctx: Context, builds: tuple[Receiver[Batch], ...]) -> Transform: ...
+
+
+Operator = Breaker | Streaming

@@ -1,0 +1,42 @@
+"""What an operator's coroutine is given, and nothing else."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from pystachio.io_scheduler.client import TransferClient
+from pystachio.runtime.clock import Clock
+from pystachio.runtime.memory import OperatorMemory
+from pystachio.runtime.metrics import OperatorMetrics
+from pystachio.runtime.settings import ExecutionSettings
+from pystachio.runtime.slots import Slot
+from pystachio.runtime.streams import Stream
+
+
+@dataclass(frozen=True, slots=True)
+class PlanIdentity:
+    """Who asks: carried by every transfer, reservation, log line and error of the plan."""
+
+    plan_id: str
+    priority: int
+    """`io_scheduler.request.PriorityClass`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Context:
+    """One operator's view of the node.
+
+    `slots` are the plan's single-assignment values by key: scalar subqueries `("scalar", index)`, runtime filters
+    `("filter", id)`.
+    """
+
+    plan: PlanIdentity
+    operator: str
+    stream: Stream
+    memory: OperatorMemory
+    transfers: TransferClient
+    clock: Clock
+    settings: ExecutionSettings
+    metrics: OperatorMetrics
+    slots: Mapping[tuple[str, int], Slot[object]]
