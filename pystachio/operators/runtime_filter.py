@@ -1,0 +1,172 @@
+"""What the build side of a join tells the scans of its probe side: keys that cannot match.
+
+A filter only ever removes rows that the join would drop, so applying it is optional and any part of it may be missing.
+The idea is "sideways information passing" (Beeri and Ramakrishnan, "On the power of magic", 1991); bounds prune whole
+row groups, the membership table prunes rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+import torch
+
+from pystachio.operators.column import Bounds, BytesColumn, Column, Dictionary, DictionaryColumn, FixedColumn
+
+TABLE_SPAN_LIMIT = 1 << 26
+"""Slots of the largest membership table worth building: one byte each."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class RuntimeFilter:
+    """The keys of a join's build side, of logical type `type`; a NULL key never passes.
+
+    `empty`: there is no key at all, nothing passes. `bounds`: inclusive range of the keys in `expressions.Literal`
+    encoding (integer-like types), None when unknown. `table`: one bool or uint8 per value from bounds[0] to bounds[1],
+    non-zero where the value is a key. `values`: the distinct keys of a string column (instead of bounds and table).
+    """
+
+    type: pa.DataType
+    bounds: Bounds | None = None
+    table: torch.Tensor | None = None
+    values: Dictionary | None = None
+    empty: bool = False
+
+    def may_match(self, low: int, high: int) -> bool:
+        """False when no integer-like key lies in the inclusive range."""
+        if self.empty:
+            return False
+        if self.bounds is None:
+            return True
+        first, last = max(low, self.bounds[0]), min(high, self.bounds[1])
+        if first > last:
+            return False
+        if self.table is None:
+            return True
+        return bool(self.table[first - self.bounds[0] : last - self.bounds[0] + 1].any())
+
+    def select(self, column: Column) -> torch.Tensor | None:
+        """int64 positions of the rows that may match, ascending; None when all may."""
+        if self.empty:
+            return torch.empty(0, dtype=torch.int64)
+        match column:
+            case FixedColumn(values=values) if self.bounds is not None and not values.dtype.is_floating_point:
+                return _select_integers(values, column.validity, column.bounds, self.bounds, self.table)
+            case DictionaryColumn() if self.values is not None:
+                return _select_codes(column, self.values)
+            case _:
+                return None if column.validity is None else _positions(column.validity.numpy())
+
+
+def filter_of_keys(columns: Sequence[Column]) -> RuntimeFilter | None:
+    """A filter over the key column of a build side, given as its batches' columns (all of one type and encoding scale).
+
+    None when nothing useful can be said (floats, wide decimals, strings without codes).
+    """
+    if not columns:
+        return None
+    type_ = columns[0].type
+    if all(isinstance(column, FixedColumn) and not column.values.dtype.is_floating_point for column in columns):
+        return _filter_of_integers(type_, [column for column in columns if isinstance(column, FixedColumn)])
+    if all(isinstance(column, DictionaryColumn) for column in columns):
+        return _filter_of_codes(type_, [column for column in columns if isinstance(column, DictionaryColumn)])
+    return None
+
+
+def _filter_of_integers(type_: pa.DataType, columns: Sequence[FixedColumn]) -> RuntimeFilter:
+    keys = [_valid_values(column) for column in columns]
+    keys = [values for values in keys if len(values)]
+    if not keys:
+        return RuntimeFilter(type_, empty=True)
+    low = min(int(values.min()) for values in keys)
+    high = max(int(values.max()) for values in keys)
+    if high - low >= TABLE_SPAN_LIMIT:
+        return RuntimeFilter(type_, (low, high))
+    table = np.zeros(high - low + 1, dtype=np.bool_)
+    for values in keys:
+        table[np.subtract(values, low, dtype=np.int64)] = True
+    dense = bool(table.all())
+    return RuntimeFilter(type_, (low, high), None if dense else torch.from_numpy(table))
+
+
+def _valid_values(column: FixedColumn) -> np.ndarray:
+    values: np.ndarray = column.values.numpy()
+    return values if column.validity is None else values[column.validity.numpy()]
+
+
+def _filter_of_codes(type_: pa.DataType, columns: Sequence[DictionaryColumn]) -> RuntimeFilter:
+    """The values that codes use; several dictionaries make no filter better than their non-emptiness."""
+    dictionary = columns[0].dictionary
+    used = np.zeros(len(dictionary), dtype=np.bool_)
+    for column in columns:
+        if column.dictionary is not dictionary:
+            return RuntimeFilter(type_)
+        codes = column.codes.numpy()
+        used[codes if column.validity is None else codes[column.validity.numpy()]] = True
+    if not used.any():
+        return RuntimeFilter(type_, empty=True)
+    if used.all():
+        return RuntimeFilter(type_, values=dictionary)
+    from pystachio.operators.arrow import column_from_arrow
+
+    kept = column_from_arrow(dictionary.arrow.filter(pa.array(used)))
+    assert isinstance(kept, FixedColumn | BytesColumn)
+    return RuntimeFilter(type_, values=Dictionary(kept))
+
+
+def _select_integers(
+    column: torch.Tensor,
+    validity: torch.Tensor | None,
+    known: Bounds | None,
+    bounds: Bounds,
+    table: torch.Tensor | None,
+) -> torch.Tensor | None:
+    values = column.numpy()
+    limits = np.iinfo(np.uint8 if values.dtype == np.bool_ else values.dtype)
+    low, high = max(bounds[0], int(limits.min)), min(bounds[1], int(limits.max))
+    if low > high:
+        return torch.empty(0, dtype=torch.int64)
+    inside = known is not None and low <= known[0] and known[1] <= high and validity is None
+    if inside and table is None:
+        return None
+    if inside:
+        assert table is not None
+        return _positions(table.numpy()[np.subtract(values, bounds[0], dtype=np.int64)])
+    passing = (values >= low) & (values <= high)
+    if validity is not None:
+        passing &= validity.numpy()
+    if table is None:
+        return _positions(passing)
+    rows = np.flatnonzero(passing)
+    hits = table.numpy()[np.subtract(values[rows], bounds[0], dtype=np.int64)]
+    return torch.from_numpy(rows[hits.view(np.bool_)])
+
+
+def _select_codes(column: DictionaryColumn, values: Dictionary) -> torch.Tensor | None:
+    import pyarrow.compute as pc
+
+    if len(column.dictionary) == 0:
+        return torch.empty(0, dtype=torch.int64)
+    key = ("runtime_filter", id(values))
+    kept = column.dictionary.derived.get(key)
+    if kept is None:
+        wanted = values.arrow.cast(column.dictionary.arrow.type)
+        members = pc.is_in(column.dictionary.arrow, value_set=wanted).to_numpy(zero_copy_only=False)
+        kept = (values, members)
+        column.dictionary.derived[key] = kept
+    assert isinstance(kept, tuple)
+    members = kept[1]
+    if members.all() and column.validity is None:
+        return None
+    passing = members[column.codes.numpy()]
+    if column.validity is not None:
+        passing &= column.validity.numpy()
+    return _positions(passing)
+
+
+def _positions(passing: np.ndarray) -> torch.Tensor | None:
+    rows = np.flatnonzero(passing)
+    return None if len(rows) == len(passing) else torch.from_numpy(rows)
