@@ -1,0 +1,65 @@
+"""Inner loops in torch: run on every device and say what the faster twins in `host` must do."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+import torch
+
+from pystachio.operators.column import Bounds
+
+Scalar = bool | int | float
+
+_COMPARE: Final[dict[str, Callable[..., torch.Tensor]]] = {
+    "equal": torch.eq,
+    "not_equal": torch.ne,
+    "lt": torch.lt,
+    "lte": torch.le,
+    "gt": torch.gt,
+    "gte": torch.ge,
+}
+
+_ARITHMETIC: Final[dict[str, Callable[..., torch.Tensor]]] = {
+    "add": torch.add,
+    "subtract": torch.sub,
+    "multiply": torch.mul,
+}
+
+
+def compare(function: str, left: torch.Tensor, right: torch.Tensor | Scalar) -> torch.Tensor:
+    """`left function right` per row as bool, in IEEE order for floats. A scalar must fit the dtype of `left`."""
+    return _COMPARE[function](left, right)
+
+
+def arithmetic(
+    function: str, left: torch.Tensor | Scalar, right: torch.Tensor | Scalar, dtype: torch.dtype
+) -> torch.Tensor:
+    """add, subtract or multiply in `dtype`, wrapping on overflow. At least one operand is a tensor."""
+    if isinstance(left, torch.Tensor):
+        left = left.to(dtype)
+    if isinstance(right, torch.Tensor):
+        right = right.to(dtype)
+    if not isinstance(left, torch.Tensor):
+        assert isinstance(right, torch.Tensor)
+        left = torch.full((), left, dtype=dtype, device=right.device)
+    return _ARITHMETIC[function](left, right)
+
+
+def indices_of_true(mask: torch.Tensor) -> torch.Tensor:
+    """Positions of the true rows in order, int64."""
+    return torch.nonzero(mask).squeeze(1)
+
+
+def minimum_and_maximum(values: torch.Tensor) -> Bounds:
+    """Of a non-empty integer tensor."""
+    low, high = torch.aminmax(values)
+    return int(low), int(high)
+
+
+def all_true(mask: torch.Tensor) -> bool:
+    return bool(mask.all())
+
+
+def any_true(mask: torch.Tensor) -> bool:
+    return bool(mask.any())
