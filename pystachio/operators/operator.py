@@ -11,7 +11,7 @@ There are two kinds:
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from pystachio.operators.batch import Batch, Schema
 from pystachio.runtime.channels import Receiver
@@ -30,14 +30,23 @@ class Output(Protocol):
         ...
 
 
-class Breaker(Protocol):
-    """A frozen dataclass whose `run` is one coroutine per plan. It may start tasks of its own in a TaskGroup."""
+class Operator(Protocol):
+    """A node of the physical plan: a frozen dataclass."""
 
     @property
     def inputs(self) -> tuple[Operator, ...]: ...
 
     @property
     def schema(self) -> Schema: ...
+
+    def label(self) -> str:
+        """One line for `explain`, without the inputs."""
+        ...
+
+
+@runtime_checkable
+class Breaker(Operator, Protocol):
+    """`run` is one coroutine per plan. It may start tasks of its own in a TaskGroup."""
 
     async def run(self, ctx: Context, inputs: tuple[Receiver[Batch], ...], out: Output) -> None: ...
 
@@ -52,16 +61,8 @@ class Transform(Protocol):
         ...
 
 
-class Streaming(Protocol):
-    """A frozen dataclass. `inputs[0]` is streamed; any further inputs are read to the end by `open`."""
-
-    @property
-    def inputs(self) -> tuple[Operator, ...]: ...
-
-    @property
-    def schema(self) -> Schema: ...
+@runtime_checkable
+class Streaming(Operator, Protocol):
+    """`inputs[0]` is streamed; any further inputs are read to the end by `open`."""
 
     async def open(self, ctx: Context, builds: tuple[Receiver[Batch], ...]) -> Transform: ...
-
-
-Operator = Breaker | Streaming

@@ -1,0 +1,301 @@
+"""From a physical plan to a graph of tasks: chains of streaming operators run inside the task that feeds them.
+
+A *pipe* leads from one or more producers (breakers) through opened streaming *stages* into a channel. A producer's
+batches pass all stages in one job on a worker thread, so a chain of filters, projections and join probes costs one hop.
+A union is a pipe with several producers. When the last producer ends, each stage may put out what it kept
+(`Transform.finish`), then the channel closes.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Awaitable, Callable, Iterable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass, field
+
+from pystachio.errors import DataError
+from pystachio.operators.arrow import literal_at
+from pystachio.operators.batch import Batch, Schema
+from pystachio.operators.expressions import Literal
+from pystachio.operators.operator import Breaker, Operator, Streaming, Transform
+from pystachio.operators.spool import Spool
+from pystachio.operators.union_all import UnionAll
+from pystachio.runtime.channels import Channel, ChannelClosed, Receiver
+from pystachio.runtime.context import Context
+from pystachio.runtime.executor import PlanScope, TaskSpec
+from pystachio.runtime.memory import Reservation
+from pystachio.runtime.slots import Slot
+
+_JOB_OUTPUT_BYTES = 16 << 20
+"""A worker job pauses after this much output, so that a join that multiplies rows respects its channel's bound."""
+
+
+@dataclass(frozen=True, slots=True)
+class PhysicalPlan:
+    """What runs: `scalars[i]` feeds the slot ("scalar", i); `names` are the result's column names."""
+
+    root: Operator
+    scalars: tuple[Operator, ...]
+    names: tuple[str, ...]
+
+    @property
+    def schema(self) -> Schema:
+        return self.root.schema
+
+
+Chain = list[tuple[Transform, Context]]
+Deliver = Callable[[Receiver[Batch], Context], Awaitable[None]]
+
+
+def build_tasks(plan: PhysicalPlan, scope: PlanScope, deliver: Deliver) -> list[TaskSpec]:
+    """The plan's tasks; `deliver` consumes the result's batches (its own task, with back-pressure)."""
+    return _Builder(plan, scope).build(deliver)
+
+
+def operator_names(plan: PhysicalPlan) -> dict[int, str]:
+    """A unique name per operator object (by `id`), in pre-order: what metrics and errors call it."""
+    names: dict[int, str] = {}
+
+    def visit(operator: Operator) -> None:
+        if id(operator) not in names:
+            names[id(operator)] = f"{len(names)}:{type(operator).__name__}"
+            for child in operator.inputs:
+                visit(child)
+
+    for top in (plan.root, *plan.scalars):
+        visit(top)
+    return names
+
+
+@dataclass(slots=True)
+class _Stage:
+    """A streaming operator of a pipe; `opened` holds its transform once its builds are read."""
+
+    operator: Streaming
+    ctx: Context
+    builds: tuple[Receiver[Batch], ...]
+    opened: Slot[Transform] = field(default_factory=Slot)
+
+    async def open(self) -> None:
+        self.opened.set(await self.operator.open(self.ctx, self.builds))
+
+
+@dataclass(slots=True, eq=False)
+class _Pipe:
+    """The way of `producers` through `stage` into the `onward` pipe; the last pipe has neither, only the channel."""
+
+    channel: Channel[Batch]
+    stage: _Stage | None = None
+    onward: _Pipe | None = None
+    producers: int = 0
+
+    def behind(self, stage: _Stage) -> _Pipe:
+        """A pipe that feeds this one through `stage`."""
+        self.producers += 1
+        return _Pipe(self.channel, stage, self)
+
+    async def chain(self) -> Chain:
+        """The opened stages from here to the channel; waits for the builds of joins."""
+        chain: Chain = []
+        pipe: _Pipe | None = self
+        while pipe is not None:
+            if pipe.stage is not None:
+                chain.append((await pipe.stage.opened.wait(), pipe.stage.ctx))
+            pipe = pipe.onward
+        return chain
+
+    async def producer_ended(self, ctx: Context) -> None:
+        """The last one puts out what the stage kept, and ends its part of the onward pipe."""
+        self.producers -= 1
+        if self.producers:
+            return
+        if self.stage is not None and self.onward is not None:
+            (transform, stage_ctx), *rest = await self.chain()
+            with suppress(ChannelClosed):  # the consumer has all it wanted
+                await self.drain(ctx, _flow(rest, _timed(transform.finish(), stage_ctx)))
+            await self.onward.producer_ended(ctx)
+        else:
+            self.channel.close()
+
+    async def drain(self, ctx: Context, batches: Iterator[Batch]) -> None:
+        """Pull `batches` on a worker and send them on."""
+        ended = False
+        while not ended:
+            produced, ended = await ctx.stream.run(_pull, batches)
+            for batch in produced:
+                await self.channel.send(batch)
+
+
+@dataclass(slots=True)
+class _PipeOutput:
+    """`operator.Output` of one breaker."""
+
+    pipe: _Pipe
+    ctx: Context
+
+    async def emit(self, produce: Callable[[], Iterable[Batch]]) -> None:
+        chain = await self.pipe.chain()
+        await self.pipe.drain(self.ctx, _flow(chain, _produced(produce, self.ctx)))
+
+    async def send(self, batch: Batch) -> None:
+        if self.pipe.stage is not None:
+            await self.emit(lambda: (batch,))
+        elif batch.length:
+            self.ctx.metrics.add_output(batch.length, batch.nbytes, 0.0)
+            await self.pipe.channel.send(batch)
+
+
+class _Builder:
+    def __init__(self, plan: PhysicalPlan, scope: PlanScope) -> None:
+        self._plan = plan
+        self._scope = scope
+        self._names = operator_names(plan)
+        self._tasks: list[TaskSpec] = []
+        self._spools: dict[int, Slot[tuple[list[Batch], _SharedReservation]]] = {}
+
+    def build(self, deliver: Deliver) -> list[TaskSpec]:
+        for index, scalar in enumerate(self._plan.scalars):
+            self._scalar(index, scalar)
+        receiver = self._channel_from(self._plan.root, "result")
+        ctx = self._scope.context("result")
+        self._add("result", lambda: deliver(receiver, ctx))
+        return self._tasks
+
+    def _add(self, name: str, run: Callable[[], Awaitable[None]]) -> None:
+        self._tasks.append(TaskSpec(name, run))
+
+    def _channel_from(self, operator: Operator, name: str) -> Receiver[Batch]:
+        channel: Channel[Batch] = self._scope.channel(name)
+        self._place(operator, _Pipe(channel))
+        return channel.receiver()
+
+    def _place(self, operator: Operator, pipe: _Pipe) -> None:
+        """Add the tasks of the sub-plan `operator`, whose output goes into `pipe`."""
+        name = self._names[id(operator)]
+        match operator:
+            case UnionAll():
+                for child in operator.inputs:
+                    self._place(child, pipe)
+            case Spool():
+                self._replay(operator, pipe, name)
+            case Streaming():
+                builds = tuple(self._channel_from(child, f"{name} build") for child in operator.inputs[1:])
+                stage = _Stage(operator, self._scope.context(name), builds)
+                self._add(f"{name} open", stage.open)
+                self._place(operator.inputs[0], pipe.behind(stage))
+            case Breaker():
+                self._break(operator, pipe, name)
+            case _:
+                raise AssertionError(f"{type(operator).__name__} is neither streaming nor a breaker")
+
+    def _break(self, operator: Breaker, pipe: _Pipe, name: str) -> None:
+        receivers = tuple(self._channel_from(child, f"{name} input") for child in operator.inputs)
+        ctx = self._scope.context(name)
+        pipe.producers += 1
+
+        async def run() -> None:
+            try:
+                await operator.run(ctx, receivers, _PipeOutput(pipe, ctx))
+            except* ChannelClosed:
+                pass  # the consumer has all it wanted
+            for receiver in receivers:
+                receiver.close()
+            await pipe.producer_ended(ctx)
+
+        self._add(name, run)
+
+    def _replay(self, spool: Spool, pipe: _Pipe, name: str) -> None:
+        ctx = self._scope.context(name)
+        if id(spool) not in self._spools:
+            slot: Slot[tuple[list[Batch], _SharedReservation]] = Slot()
+            self._spools[id(spool)] = slot
+            receiver = self._channel_from(spool.input, f"{name} input")
+
+            async def collect() -> None:
+                batches, held = await spool.collect(ctx, receiver)
+                slot.set((batches, _SharedReservation(held, spool.consumers)))
+
+            self._add(f"{name} collect", collect)
+        shared = self._spools[id(spool)]
+        pipe.producers += 1
+
+        async def replay() -> None:
+            batches, held = await shared.wait()
+            out = _PipeOutput(pipe, ctx)
+            with suppress(ChannelClosed):  # this consumer has all it wanted; the others read on
+                for batch in batches:
+                    await out.send(batch)
+            await pipe.producer_ended(ctx)
+            held.release_one()
+
+        self._add(f"{name} replay", replay)
+
+    def _scalar(self, index: int, operator: Operator) -> None:
+        receiver = self._channel_from(operator, f"scalar {index}")
+        slot = self._scope.slots[("scalar", index)]
+        type_ = operator.schema[0].type
+
+        async def take_value() -> None:
+            value = Literal(None, type_)
+            rows = 0
+            async for batch in receiver:
+                rows += batch.length
+                if rows > 1:
+                    raise DataError("a scalar subquery returned more than one row", hint="aggregate it or add LIMIT 1")
+                value = literal_at(batch.columns[0], 0)
+            slot.set(value)
+
+        self._add(f"scalar {index}", take_value)
+
+
+class _SharedReservation:
+    """Released when the last of `holders` lets go."""
+
+    def __init__(self, reservation: Reservation, holders: int) -> None:
+        self._reservation = reservation
+        self._holders = holders
+
+    def release_one(self) -> None:
+        self._holders -= 1
+        if not self._holders:
+            self._reservation.release()
+
+
+def _produced(produce: Callable[[], Iterable[Batch]], ctx: Context) -> Iterator[Batch]:
+    start = time.perf_counter()
+    yield from _timed(iter(produce()), ctx, start)
+
+
+def _timed(batches: Iterator[Batch], ctx: Context, start: float | None = None) -> Iterator[Batch]:
+    """Pass non-empty batches on; the time to make each is the operator's busy time."""
+    start = time.perf_counter() if start is None else start
+    for batch in batches:
+        ctx.metrics.add_output(batch.length, batch.nbytes, time.perf_counter() - start)
+        if batch.length:
+            yield batch
+        start = time.perf_counter()
+    ctx.metrics.add_output(0, 0, time.perf_counter() - start)
+
+
+def _flow(chain: Chain, batches: Iterator[Batch]) -> Iterator[Batch]:
+    for transform, ctx in chain:
+        batches = _through(transform, ctx, batches)
+    return batches
+
+
+def _through(transform: Transform, ctx: Context, batches: Iterator[Batch]) -> Iterator[Batch]:
+    for batch in batches:
+        ctx.metrics.add_input(batch.length, batch.nbytes)
+        yield from _timed(transform.process(batch), ctx)
+
+
+def _pull(batches: Iterator[Batch]) -> tuple[list[Batch], bool]:
+    """Batches until enough bytes are made; True when there are no more."""
+    produced: list[Batch] = []
+    nbytes = 0
+    for batch in batches:
+        produced.append(batch)
+        nbytes += batch.nbytes
+        if nbytes >= _JOB_OUTPUT_BYTES:
+            return produced, False
+    return produced, True

@@ -1,0 +1,53 @@
+"""Project: one output column per expression."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from pystachio.operators.batch import Batch, Schema
+from pystachio.operators.evaluate import bind_scalars, evaluate
+from pystachio.operators.expressions import Expression
+from pystachio.operators.operator import Operator
+from pystachio.runtime.channels import Receiver
+from pystachio.runtime.context import Context
+
+
+@dataclass(frozen=True, slots=True)
+class Project:
+    """Streaming; keeps the order of rows."""
+
+    input: Operator
+    expressions: tuple[Expression, ...]
+    schema: Schema
+
+    @property
+    def inputs(self) -> tuple[Operator, ...]:
+        return (self.input,)
+
+    def label(self) -> str:
+        return "Project"
+
+    async def open(self, ctx: Context, builds: tuple[Receiver[Batch], ...]) -> ProjectTransform:
+        return ProjectTransform(tuple([await bind_scalars(ctx, expression) for expression in self.expressions]))
+
+
+@dataclass(frozen=True, slots=True)
+class ProjectTransform:
+    """The expressions with their scalar subqueries filled in."""
+
+    expressions: tuple[Expression, ...]
+
+    def process(self, batch: Batch) -> Iterator[Batch]:
+        computed: dict[Expression, int] = {}
+        columns = []
+        for expression in self.expressions:
+            if expression in computed:
+                columns.append(columns[computed[expression]])
+                continue
+            computed[expression] = len(columns)
+            columns.append(evaluate(expression, batch))
+        yield Batch(tuple(columns), batch.length, batch.ready)
+
+    def finish(self) -> Iterator[Batch]:
+        return iter(())

@@ -1,0 +1,139 @@
+"""The answer of one plan, streamed from the node with back-pressure."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import weakref
+from collections.abc import Generator, Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from pystachio.errors import InvalidRequest
+
+if TYPE_CHECKING:
+    import pandas
+    import polars
+    import pyarrow as pa
+    import torch
+
+    from pystachio.session import Running
+
+
+@dataclass(frozen=True, slots=True)
+class ResultMetrics:
+    """What the plan did so far: rows put out, bytes read by the I/O scheduler, wall seconds from submission."""
+
+    rows: int
+    bytes_read: int
+    seconds: float
+
+
+class Result:
+    """Rows as they come. `batches` streams them once; the `to_...` methods collect them and may be called repeatedly.
+
+    Awaiting a result waits until all rows are here. Dropping it, or `cancel`, ends the plan and frees what it holds.
+    Every method raises the plan's typed error (`pystachio.errors`).
+    """
+
+    def __init__(self, running: Running) -> None:
+        self._running = running
+        self._lock = threading.Lock()
+        self._streamed = False
+        self._table: pa.Table | None = None
+        self._drop = weakref.finalize(self, running.cancel)
+        self._drop.atexit = False
+
+    @property
+    def plan_id(self) -> str:
+        return self._running.plan_id
+
+    @property
+    def schema(self) -> pa.Schema:
+        """Names and types, known before the first row."""
+        return self._running.schema
+
+    def batches(self) -> Iterator[pa.RecordBatch]:
+        """The record batches as they arrive; once only, unless the rows were collected before."""
+        with self._lock:
+            if self._table is not None:
+                return iter(self._table.to_batches())
+            if self._streamed:
+                raise InvalidRequest("the rows of this result were streamed already", hint="collect with to_arrow() first")
+            self._streamed = True
+        return self._stream()
+
+    def _stream(self) -> Iterator[pa.RecordBatch]:
+        while (batch := self._running.next_batch()) is not None:
+            yield batch
+
+    def to_arrow(self) -> pa.Table:
+        """All rows as an Arrow table."""
+        import pyarrow as pa
+
+        with self._lock:
+            if self._table is None:
+                if self._streamed:
+                    raise InvalidRequest("the rows of this result were streamed already", hint="run the query again")
+                self._streamed = True
+                self._table = pa.Table.from_batches(list(self._stream()), self.schema)
+            return self._table
+
+    def to_pandas(self) -> pandas.DataFrame:
+        """All rows as a pandas DataFrame (pandas must be installed)."""
+        return self.to_arrow().to_pandas()
+
+    def to_polars(self) -> polars.DataFrame:
+        """All rows as a Polars DataFrame (polars must be installed)."""
+        import polars
+
+        frame = polars.from_arrow(self.to_arrow())
+        assert isinstance(frame, polars.DataFrame)
+        return frame
+
+    def to_torch(self) -> dict[str, torch.Tensor]:
+        """One tensor per column by name, ready for DLPack.
+
+        Integers, booleans and floats keep their type (unsigned ones widen); dates and timestamps are integers in
+        their unit; decimals become float64. Raises Unsupported for strings, and for NULLs in a column that is not
+        floating point (there NULL is NaN).
+        """
+        from pystachio.operators.export import table_to_torch
+
+        return table_to_torch(self.to_arrow())
+
+    def __arrow_c_stream__(self, requested_schema: object | None = None) -> object:
+        return self.to_arrow().__arrow_c_stream__(requested_schema)
+
+    def __await__(self) -> Generator[Any, None, Result]:
+        return self._collected().__await__()
+
+    async def _collected(self) -> Result:
+        try:
+            await asyncio.to_thread(self.to_arrow)
+        except asyncio.CancelledError:
+            self.cancel()
+            raise
+        return self
+
+    def cancel(self) -> None:
+        """End the plan; idempotent. Waiting methods raise `Cancelled`."""
+        self._running.cancel()
+
+    def explain(self, analyze: bool = False) -> str:
+        """The physical plan as a tree; with `analyze`, after the end of the plan, what each operator did."""
+        if analyze and self._table is None and not self._streamed:
+            self.to_arrow()
+        return self._running.explain(analyze)
+
+    def metrics(self) -> ResultMetrics:
+        """Progress so far, or the totals after the end."""
+        return self._running.metrics()
+
+    def progress(self) -> float | None:
+        """The share of the row groups to scan that is done, 0 to 1; None while that is unknown."""
+        return self._running.progress()
+
+    def __repr__(self) -> str:
+        return f"<Result {self.plan_id} of {len(self.schema)} columns>"
+
