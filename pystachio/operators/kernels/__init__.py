@@ -6,13 +6,34 @@ faster than torch's on a CPU, torch's run anywhere. Everything else in this pack
 
 from __future__ import annotations
 
-from types import ModuleType
+from typing import Protocol
 
 import torch
 
+from pystachio.operators.column import Bounds
 from pystachio.operators.kernels import host, portable
 
+Scalar = bool | int | float
 
-def primitives(device: torch.device) -> ModuleType:
-    """The inner loops for tensors on `device`: the functions listed in `portable`, which is their specification."""
+
+class Primitives(Protocol):
+    """The inner loops; `portable` is their specification."""
+
+    def compare(self, function: str, left: torch.Tensor, right: torch.Tensor | Scalar) -> torch.Tensor: ...
+
+    def arithmetic(
+        self, function: str, left: torch.Tensor | Scalar, right: torch.Tensor | Scalar, dtype: torch.dtype
+    ) -> torch.Tensor: ...
+
+    def indices_of_true(self, mask: torch.Tensor) -> torch.Tensor: ...
+
+    def minimum_and_maximum(self, values: torch.Tensor) -> Bounds: ...
+
+    def all_true(self, mask: torch.Tensor) -> bool: ...
+
+    def any_true(self, mask: torch.Tensor) -> bool: ...
+
+
+def primitives(device: torch.device) -> Primitives:
+    """The inner loops for tensors on `device`."""
     return host if device.type == "cpu" else portable

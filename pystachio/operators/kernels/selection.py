@@ -1,0 +1,241 @@
+"""Rows in and out of columns: take, slice, concatenate."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import reduce
+
+import pyarrow as pa
+import torch
+
+from pystachio.operators.arrow import column_from_arrow, large_array
+from pystachio.operators.batch import Batch
+from pystachio.operators.column import (
+    Bounds,
+    BytesColumn,
+    Column,
+    Dictionary,
+    DictionaryColumn,
+    FixedColumn,
+    WideDecimalColumn,
+)
+from pystachio.operators.kernels import primitives
+from pystachio.operators.kernels.strings import index, unify
+
+
+def take(column: Column, indices: torch.Tensor) -> Column:
+    """Rows `indices` (int32 or int64, in range) of the column, in that order."""
+    validity = None if column.validity is None else column.validity.index_select(0, indices)
+    match column:
+        case FixedColumn(type=type_, values=values, bounds=bounds):
+            return FixedColumn(type_, values.index_select(0, indices), validity, bounds)
+        case WideDecimalColumn(type=type_, high=high, low=low):
+            return WideDecimalColumn(type_, high.index_select(0, indices), low.index_select(0, indices), validity)
+        case DictionaryColumn(type=type_, codes=codes, dictionary=dictionary):
+            return DictionaryColumn(type_, codes.index_select(0, indices), dictionary, validity)
+        case BytesColumn():
+            return _take_bytes(column, indices, validity)
+
+
+def take_batch(batch: Batch, indices: torch.Tensor) -> Batch:
+    """`take` of every column."""
+    return Batch(tuple(take(column, indices) for column in batch.columns), indices.shape[0], batch.ready)
+
+
+def take_or_null(column: Column, indices: torch.Tensor) -> Column:
+    """Like `take`, with NULL where an index is -1 (the unmatched side of an outer join)."""
+    present = indices >= 0
+    if device_of(column).type == "cpu" and primitives(indices.device).all_true(present):
+        return take(column, indices)
+    if len(column) == 0:
+        return all_null(column.type, indices.shape[0], device_of(column), like=column)
+    taken = take(column, indices.clamp(min=0))
+    return with_validity(taken, present if taken.validity is None else taken.validity & present)
+
+
+def slice_column(column: Column, start: int, stop: int) -> Column:
+    """Rows [start, stop), sharing the memory (offsets of strings are rebased, so that nbytes is the slice's own)."""
+    validity = None if column.validity is None else column.validity[start:stop]
+    match column:
+        case FixedColumn(type=type_, values=values, bounds=bounds):
+            return FixedColumn(type_, values[start:stop], validity, bounds)
+        case WideDecimalColumn(type=type_, high=high, low=low):
+            return WideDecimalColumn(type_, high[start:stop], low[start:stop], validity)
+        case DictionaryColumn(type=type_, codes=codes, dictionary=dictionary):
+            return DictionaryColumn(type_, codes[start:stop], dictionary, validity)
+        case BytesColumn(type=type_, offsets=offsets, data=data):
+            first, last = int(offsets[start]), int(offsets[stop])
+            return BytesColumn(type_, offsets[start : stop + 1] - first, data[first:last], validity)
+
+
+def slice_batch(batch: Batch, start: int, stop: int) -> Batch:
+    """Rows [start, stop) of every column."""
+    return Batch(tuple(slice_column(column, start, stop) for column in batch.columns), stop - start, batch.ready)
+
+
+def concat(columns: Sequence[Column]) -> Column:
+    """The rows of all columns (at least one, of one logical type), one after the other.
+
+    Dictionary columns end up on one dictionary, unless a plain column is among them or the dictionaries hold more
+    values than the columns have rows: then the result is plain.
+    """
+    if len(columns) == 1:
+        return columns[0]
+    if all(isinstance(column, DictionaryColumn) for column in columns):
+        coded = [column for column in columns if isinstance(column, DictionaryColumn)]
+        dictionaries = {column.dictionary for column in coded}
+        if len(dictionaries) == 1 or sum(map(len, dictionaries)) <= max(1024, sum(map(len, coded))):
+            return _concat_codes(unify(coded))
+    plain = [decode(column) if isinstance(column, DictionaryColumn) else column for column in columns]
+    if all(isinstance(column, BytesColumn) for column in plain):
+        return _concat_bytes([column for column in plain if isinstance(column, BytesColumn)])
+    if any(isinstance(column, WideDecimalColumn) for column in plain):
+        return _concat_wide([widen(column) for column in plain])
+    return _concat_fixed([column for column in plain if isinstance(column, FixedColumn)])
+
+
+def concat_batches(batches: Sequence[Batch]) -> Batch:
+    """The rows of all batches (at least one, of one schema). `ready` is the last one's."""
+    if len(batches) == 1:
+        return batches[0]
+    columns = tuple(concat(parts) for parts in zip(*(batch.columns for batch in batches), strict=True))
+    return Batch(columns, sum(batch.length for batch in batches), batches[-1].ready)
+
+
+def decode(column: DictionaryColumn) -> Column:
+    """The plain column behind the codes."""
+    if len(column.dictionary) == 0:
+        return all_null(column.type, len(column), column.codes.device, like=column.dictionary.values)
+    values = take(column.dictionary.values, index(column.codes))
+    return values if column.validity is None else with_validity(values, column.validity)
+
+
+def plain(column: Column) -> FixedColumn | WideDecimalColumn | BytesColumn:
+    """The column itself, or the values behind its codes."""
+    if not isinstance(column, DictionaryColumn):
+        return column
+    decoded = decode(column)
+    assert not isinstance(decoded, DictionaryColumn)
+    return decoded
+
+
+def widen(column: Column) -> WideDecimalColumn:
+    """A decimal column in two limbs."""
+    if isinstance(column, WideDecimalColumn):
+        return column
+    assert isinstance(column, FixedColumn)
+    low = column.values.to(torch.int64)
+    return WideDecimalColumn(column.type, low >> 63, low, column.validity)
+
+
+def with_validity(column: Column, validity: torch.Tensor | None) -> Column:
+    """The column's values with another validity."""
+    match column:
+        case FixedColumn(type=type_, values=values, bounds=bounds):
+            return FixedColumn(type_, values, validity, bounds)
+        case WideDecimalColumn(type=type_, high=high, low=low):
+            return WideDecimalColumn(type_, high, low, validity)
+        case DictionaryColumn(type=type_, codes=codes, dictionary=dictionary):
+            return DictionaryColumn(type_, codes, dictionary, validity)
+        case BytesColumn(type=type_, offsets=offsets, data=data):
+            return BytesColumn(type_, offsets, data, validity)
+
+
+def all_null(type_: pa.DataType, rows: int, device: torch.device, *, like: Column | None = None) -> Column:
+    """`rows` NULLs, in the representation of `like` where that is given."""
+    validity = torch.zeros(rows, dtype=torch.bool, device=device)
+    match like:
+        case DictionaryColumn(codes=codes, dictionary=dictionary):
+            return DictionaryColumn(type_, torch.zeros(rows, dtype=codes.dtype, device=device), dictionary, validity)
+        case FixedColumn(values=values):
+            return FixedColumn(type_, torch.zeros(rows, dtype=values.dtype, device=device), validity, (0, 0))
+        case _:
+            pass
+    if pa.types.is_string(type_) or pa.types.is_binary(type_):
+        offsets = torch.zeros(rows + 1, dtype=torch.int64, device=device)
+        return BytesColumn(type_, offsets, torch.empty(0, dtype=torch.uint8, device=device), validity)
+    return FixedColumn(type_, torch.zeros(rows, dtype=null_dtype(type_), device=device), validity)
+
+
+def null_dtype(type_: pa.DataType) -> torch.dtype:
+    """A dtype for a column of `type_` without any value."""
+    if pa.types.is_boolean(type_):
+        return torch.bool
+    if pa.types.is_floating(type_):
+        return torch.float64 if type_ == pa.float64() else torch.float32
+    return torch.int8
+
+
+def device_of(column: Column) -> torch.device:
+    """Where the column's tensors are."""
+    match column:
+        case FixedColumn(values=tensor) | WideDecimalColumn(high=tensor) | BytesColumn(offsets=tensor):
+            return tensor.device
+        case DictionaryColumn(codes=codes):
+            return codes.device
+
+
+def union_bounds(known: Sequence[Bounds | None]) -> Bounds | None:
+    """The smallest range around all of them; None when one is not known."""
+    ranges = [bounds for bounds in known if bounds is not None]
+    if len(ranges) < len(known) or not ranges:
+        return None
+    return min(low for low, _ in ranges), max(high for _, high in ranges)
+
+
+def _take_bytes(column: BytesColumn, indices: torch.Tensor, validity: torch.Tensor | None) -> BytesColumn:
+    if indices.device.type == "cpu":
+        array = large_array(BytesColumn(column.type, column.offsets, column.data))
+        taken = column_from_arrow(array.take(pa.array(indices.numpy())))
+        assert isinstance(taken, BytesColumn)
+        return BytesColumn(column.type, taken.offsets, taken.data, validity)
+    starts = column.offsets.index_select(0, indices)
+    lengths = column.offsets.index_select(0, indices + 1) - starts
+    offsets = torch.zeros(indices.shape[0] + 1, dtype=torch.int64, device=indices.device)
+    torch.cumsum(lengths, 0, out=offsets[1:])
+    shifts = torch.repeat_interleave(starts - offsets[:-1], lengths)
+    positions = torch.arange(shifts.shape[0], device=indices.device) + shifts
+    return BytesColumn(column.type, offsets, column.data.index_select(0, positions), validity)
+
+
+def _concat_validity(columns: Sequence[Column]) -> torch.Tensor | None:
+    if all(column.validity is None for column in columns):
+        return None
+    device = device_of(columns[0])
+    present = [
+        torch.ones(len(column), dtype=torch.bool, device=device) if column.validity is None else column.validity
+        for column in columns
+    ]
+    return torch.cat(present)
+
+
+def _concat_fixed(columns: Sequence[FixedColumn]) -> FixedColumn:
+    # A column of type NULL, or of NULLs only, must not decide the dtype; integers promote to the widest.
+    dtype = reduce(torch.promote_types, (column.values.dtype for column in columns))
+    values = torch.cat([column.values.to(dtype) for column in columns])
+    bounds = union_bounds([column.bounds for column in columns])
+    return FixedColumn(columns[0].type, values, _concat_validity(columns), bounds)
+
+
+def _concat_wide(columns: Sequence[WideDecimalColumn]) -> WideDecimalColumn:
+    high = torch.cat([column.high for column in columns])
+    low = torch.cat([column.low for column in columns])
+    return WideDecimalColumn(columns[0].type, high, low, _concat_validity(columns))
+
+
+def _concat_codes(columns: Sequence[DictionaryColumn]) -> DictionaryColumn:
+    dtype = reduce(torch.promote_types, (column.codes.dtype for column in columns))
+    codes = torch.cat([column.codes.to(dtype) for column in columns])
+    first = columns[0]
+    return DictionaryColumn(first.type, codes, first.dictionary, _concat_validity(columns))
+
+
+def _concat_bytes(columns: Sequence[BytesColumn]) -> BytesColumn:
+    """Bytes are copied once; a column's bytes outside its offsets are left behind."""
+    offsets, data, total = [columns[0].offsets.new_zeros(1)], [], 0
+    for column in columns:
+        first, last = int(column.offsets[0]), int(column.offsets[-1])
+        offsets.append(column.offsets[1:] + (total - first))
+        data.append(column.data[first:last])
+        total += last - first
+    return BytesColumn(columns[0].type, torch.cat(offsets), torch.cat(data), _concat_validity(columns))

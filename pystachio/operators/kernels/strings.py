@@ -1,0 +1,97 @@
+"""Dictionaries: making codes, bringing columns to one dictionary, decoding. Sizes are those of the distinct values."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import cast
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import torch
+
+from pystachio.operators.arrow import codes_from_arrow, column_from_arrow, column_to_arrow, large_array
+from pystachio.operators.column import BytesColumn, Dictionary, DictionaryColumn, FixedColumn
+
+
+def to_codes(column: BytesColumn | FixedColumn | DictionaryColumn) -> DictionaryColumn:
+    """The column with its distinct values in a dictionary (int32 codes in order of first appearance)."""
+    if isinstance(column, DictionaryColumn):
+        return column
+    encoded = arrow_view(column).dictionary_encode()
+    device = _device(column)
+    dictionary = _dictionary(encoded.dictionary, device)
+    codes, validity = codes_from_arrow(encoded.indices, len(dictionary))
+    return DictionaryColumn(
+        column.type, codes.to(device), dictionary, None if validity is None else validity.to(device)
+    )
+
+
+def arrow_view(column: BytesColumn | FixedColumn) -> pa.Array:
+    """The column for `pyarrow.compute`: strings as large_string, sharing memory on a CPU."""
+    return large_array(column) if isinstance(column, BytesColumn) else column_to_arrow(column)
+
+
+def unify(columns: Sequence[DictionaryColumn]) -> list[DictionaryColumn]:
+    """The same columns on one dictionary. Columns that share one already come back as they are."""
+    dictionaries = tuple(dict.fromkeys(column.dictionary for column in columns))
+    if len(dictionaries) <= 1:
+        return list(columns)
+    target = _union(dictionaries)
+    return [recode(column, target) for column in columns]
+
+
+def recode(column: DictionaryColumn, target: Dictionary) -> DictionaryColumn:
+    """The column on `target`, which must hold every value of its dictionary."""
+    if column.dictionary is target:
+        return column
+    codes = translate(column.dictionary, target).index_select(0, index(column.codes))
+    return DictionaryColumn(column.type, codes, target, column.validity)
+
+
+def translate(source: Dictionary, target: Dictionary) -> torch.Tensor:
+    """For each code of `source` the code of the equal value in `target`, or -1: int32, cached with `source`."""
+    key = ("translate", target)
+    known = source.derived.get(key)
+    if known is None:
+        positions = pc.index_in(arrow_view(source.values), value_set=arrow_view(target.values)).fill_null(-1)
+        mapping = column_from_arrow(positions)
+        assert isinstance(mapping, FixedColumn)
+        known = source.derived.setdefault(key, mapping.values.to(_device(source.values)))
+    return cast(torch.Tensor, known)
+
+
+def index(codes: torch.Tensor) -> torch.Tensor:
+    """Codes in a dtype that index_select takes."""
+    return codes if codes.dtype in (torch.int32, torch.int64) else codes.to(torch.int32)
+
+
+def _union(dictionaries: tuple[Dictionary, ...]) -> Dictionary:
+    """A dictionary of all values, cached with the first one so that every batch gets the same object.
+
+    The union is the largest of `dictionaries` when it holds all values: files often repeat one set of values.
+    """
+    key = ("union", dictionaries[1:])
+    known = dictionaries[0].derived.get(key)
+    if known is None:
+        largest = max(dictionaries, key=len)
+        complete = all(bool((translate(other, largest) >= 0).all()) for other in dictionaries if other is not largest)
+        if not complete:
+            values = pa.concat_arrays([arrow_view(dictionary.values) for dictionary in dictionaries]).unique()
+            largest = _dictionary(values, _device(dictionaries[0].values))
+        known = dictionaries[0].derived.setdefault(key, largest)
+    return cast(Dictionary, known)
+
+
+def _dictionary(values: pa.Array, device: torch.device) -> Dictionary:
+    column = column_from_arrow(values)
+    match column:
+        case BytesColumn(type=type_, offsets=offsets, data=data):
+            return Dictionary(BytesColumn(type_, offsets.to(device), data.to(device)))
+        case FixedColumn(type=type_, values=numbers, bounds=bounds):
+            return Dictionary(FixedColumn(type_, numbers.to(device), None, bounds))
+        case _:
+            raise AssertionError(f"no dictionary of {column.type}")
+
+
+def _device(column: BytesColumn | FixedColumn) -> torch.device:
+    return column.data.device if isinstance(column, BytesColumn) else column.values.device
