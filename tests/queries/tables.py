@@ -51,7 +51,7 @@ def facts(rows: int, seed: int) -> pa.Table:
             [maybe(decimal.Decimal(rng.randrange(-(10**30), 10**30)).scaleb(-5)) for _ in range(rows)], pa.decimal128(38, 5)
         ),
         "day": pa.array([maybe(day + datetime.timedelta(days=rng.randrange(0, 2500))) for _ in range(rows)], pa.date32()),
-        "at": pa.array(
+        "moment": pa.array(
             [maybe(datetime.datetime(2001, 1, 1) + datetime.timedelta(seconds=rng.randrange(0, 10**8))) for _ in range(rows)],
             pa.timestamp("us"),
         ),

@@ -3,7 +3,7 @@ select count(*), count(id), sum(id), avg(price), min(word), max(day) from nothin
 select sum(price), avg(price), min(price), max(price), sum(wide), min(wide), max(wide) from facts;
 select sum(price * rate), sum(price * (1 - rate)), avg(price * rate) from facts;
 select sum(ratio), min(ratio), max(ratio) from facts where ratio < 1000;
-select min(word), max(word), min(text), max(text), min(day), max(day), min(at), max(at) from facts;
+select min(word), max(word), min(text), max(text), min(day), max(day), min(moment), max(moment) from facts;
 select min(flag), max(flag), bool_and(flag), bool_or(flag) from facts;
 select key, count(*), sum(price), avg(price), min(word), max(small) from facts group by key order by key nulls last;
 select word, count(*), sum(key), count(distinct key) from facts group by word order by word nulls last;

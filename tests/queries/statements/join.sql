@@ -8,7 +8,6 @@ select f.id from facts f where f.key not in (select key from other) order by f.i
 select f.id from facts f where f.key not in (select key from other where key < -1000) order by f.id;
 select d.key from dimension d where exists (select 1 from facts f where f.key = d.key and f.price > 90000) order by d.key;
 select d.key from dimension d where not exists (select 1 from facts f where f.key = d.key and f.price > 50000) order by d.key;
-select d.key, exists (select 1 from other o where o.key = d.key) from dimension d order by d.key;
 select f.id from facts f where f.flag or exists (select 1 from other o where o.key = f.key) order by f.id;
 select f.id from facts f where f.flag or f.key in (select key from other where key is not null) order by f.id;
 select f.id, o.amount from facts f join other o on f.key = o.key and f.price > o.amount * 1000 order by f.id, o.amount;

@@ -1,4 +1,4 @@
-select id, key, small, flag, ratio, price, rate, wide, day, at, word, text, nothing, big, skewed from facts order by id;
+select id, key, small, flag, ratio, price, rate, wide, day, moment, word, text, nothing, big, skewed from facts order by id;
 select count(*) from facts;
 select * from nothing;
 select * from single;
@@ -24,7 +24,7 @@ select id from facts where word not like '%a%' order by id;
 select id from facts where text like '%le%-%1%' order by id;
 select id from facts where day >= date '1997-01-01' and day < date '1998-01-01' order by id;
 select id from facts where day = date '1996-02-29' order by id;
-select id from facts where at > timestamp '2002-03-04 05:06:07' order by id;
+select id from facts where moment > timestamp '2002-03-04 05:06:07' order by id;
 select id from facts where nothing is null and nothing = 1;
 select id, key + 1, key - small, key * 2, -key from facts order by id;
 select id, key / 7, key % 7 from facts where key is not null order by id;
@@ -38,7 +38,7 @@ select id, coalesce(key, small, -1), coalesce(word, 'none'), nullif(key, 5) from
 select id, substring(text, 2, 4), upper(word), lower(word), char_length(word) from facts order by id;
 select id, substring(word, 3), word || '-' || text from facts order by id;
 select id, extract(year from day), extract(month from day), extract(day from day) from facts order by id;
-select id, cast(key as bigint), cast(key as double), cast(price as double), cast(small as varchar) from facts order by id;
+select id, cast(key as bigint) as whole, cast(key as double) as floating, cast(price as double), cast(small as varchar) from facts order by id;
 select id, cast(price as decimal(18, 1)), cast(key as decimal(10, 2)) from facts order by id;
 select id, cast(ratio as bigint) from facts where ratio between -1000 and 1000 order by id;
 select id, abs(key), abs(price), round(price, 1), floor(ratio), ceil(ratio) from facts where ratio < 1000 order by id;

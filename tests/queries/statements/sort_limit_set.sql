@@ -6,7 +6,7 @@ select id, price, ratio from facts order by price desc nulls last, ratio nulls f
 select id, wide from facts order by wide desc nulls first, id limit 30;
 select id, big from facts order by big, id limit 10 offset 4000;
 select id, flag, small from facts order by flag desc nulls last, small nulls first, id;
-select id from facts order by day nulls first, at desc nulls last, id;
+select id from facts order by day nulls first, moment desc nulls last, id;
 select id from facts order by id limit 0;
 select id from facts order by id offset 4990;
 select id from nothing order by id limit 10;
