@@ -141,7 +141,7 @@ class _PipeOutput:
         if self.pipe.stage is not None:
             await self.emit(lambda: (batch,))
         elif batch.length:
-            self.ctx.metrics.add_output(batch.length, batch.nbytes, 0.0)
+            self.ctx.metrics.add_batch(rows_out=batch.length, nbytes=batch.nbytes)
             await self.pipe.channel.send(batch)
 
 
@@ -262,19 +262,23 @@ class _SharedReservation:
 
 
 def _produced(produce: Callable[[], Iterable[Batch]], ctx: Context) -> Iterator[Batch]:
+    """The breaker's own batches; its stream counts the time that no stage reports."""
+    for batch in produce():
+        ctx.metrics.add_batch(rows_out=batch.length, nbytes=batch.nbytes)
+        if batch.length:
+            yield batch
+
+
+def _timed(batches: Iterator[Batch], ctx: Context) -> Iterator[Batch]:
+    """Pass non-empty batches on; the time to make each is the stage's own."""
     start = time.perf_counter()
-    yield from _timed(iter(produce()), ctx, start)
-
-
-def _timed(batches: Iterator[Batch], ctx: Context, start: float | None = None) -> Iterator[Batch]:
-    """Pass non-empty batches on; the time to make each is the operator's busy time."""
-    start = time.perf_counter() if start is None else start
     for batch in batches:
-        ctx.metrics.add_output(batch.length, batch.nbytes, time.perf_counter() - start)
+        seconds = time.perf_counter() - start
+        ctx.metrics.add_batch(rows_out=batch.length, nbytes=batch.nbytes, seconds=seconds)
         if batch.length:
             yield batch
         start = time.perf_counter()
-    ctx.metrics.add_output(0, 0, time.perf_counter() - start)
+    ctx.metrics.add_batch(seconds=time.perf_counter() - start, batches=0)
 
 
 def _flow(chain: Chain, batches: Iterator[Batch]) -> Iterator[Batch]:
@@ -285,7 +289,7 @@ def _flow(chain: Chain, batches: Iterator[Batch]) -> Iterator[Batch]:
 
 def _through(transform: Transform, ctx: Context, batches: Iterator[Batch]) -> Iterator[Batch]:
     for batch in batches:
-        ctx.metrics.add_input(batch.length, batch.nbytes)
+        ctx.metrics.add_batch(rows_in=batch.length, batches=0)
         yield from _timed(transform.process(batch), ctx)
 
 
