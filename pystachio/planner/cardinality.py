@@ -1,0 +1,347 @@
+"""How many rows a logical plan puts out, estimated.
+
+Base tables come from statistics (rows, ranges, distinct counts) and predicates over them from a sample; above them the
+classic assumptions of System R (Selinger et al. 1979) hold: independent predicates, uniform values, and keys of the
+smaller domain contained in the larger one. The same estimates order joins, choose build sides and place runtime
+filters.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Protocol, assert_never
+
+from pystachio.operators.column import Bounds
+from pystachio.operators.expressions import (
+    Call,
+    Expression,
+    FieldReference,
+    InList,
+    JoinKind,
+    Literal,
+    conjunction,
+    conjuncts,
+    fields_of,
+)
+from pystachio.planner.logical import (
+    Aggregate,
+    Filter,
+    Join,
+    Limit,
+    LogicalPlan,
+    Project,
+    Read,
+    Sort,
+    UnionAll,
+    Values,
+)
+from pystachio.planner.profiles import ColumnProfile, Estimate, groups, join_domain
+from pystachio.planner.selectivity import selectivity
+
+_LEAST_ROWS = 1e-3
+_UNKNOWN_DISTINCT_SHARE = 0.1
+
+
+@dataclass(frozen=True, slots=True)
+class ColumnFacts:
+    """A column of a base table: distinct values (None: unknown), fraction of NULLs, range (integer-like types only)."""
+
+    distinct: float | None = None
+    nulls: float = 0.0
+    bounds: Bounds | None = None
+
+
+class TableFacts(Protocol):
+    """What the estimator asks about registered tables."""
+
+    def rows(self, table: str) -> int: ...
+
+    def column(self, table: str, column: int) -> ColumnFacts: ...
+
+    def matching(self, table: str, columns: tuple[int, ...], predicate: Expression) -> float | None:
+        """The fraction of the table's rows for which `predicate` over `columns` is true, from a sample; above 0 also
+        when no row of the sample matched. None: no sample, or the predicate cannot be evaluated yet."""
+        ...
+
+
+class Estimator:
+    """Estimates of one query's sub-plans, remembered by the identity of the plan object."""
+
+    def __init__(self, facts: TableFacts) -> None:
+        self._facts = facts
+        self._known: dict[int, tuple[LogicalPlan, Estimate]] = {}
+        self._sources = itertools.count()
+
+    def rows(self, plan: LogicalPlan) -> float:
+        """Expected rows."""
+        return self.estimate(plan).rows
+
+    def estimate(self, plan: LogicalPlan) -> Estimate:
+        """Rows and column profiles of the plan's output."""
+        known = self._known.get(id(plan))
+        if known is None:
+            known = (plan, self._derive(plan))  # the plan is kept so that its id stays its own
+            self._known[id(plan)] = known
+        return known[1]
+
+    def remember(self, plan: LogicalPlan, estimate: Estimate) -> None:
+        """Use `estimate` for `plan` (a caller that built both together saves the derivation)."""
+        self._known[id(plan)] = (plan, estimate)
+
+    def _derive(self, plan: LogicalPlan) -> Estimate:
+        match plan:
+            case Read():
+                return self._read(plan, plan.predicate)
+            case Filter(input=Read() as read):
+                return self._read(read, conjunction((*conjuncts(read.predicate), *conjuncts(plan.predicate))))
+            case Filter(input=input_):
+                source = self.estimate(input_)
+                return source.with_rows(max(_LEAST_ROWS, source.rows * selectivity(plan.predicate, source.columns)))
+            case Values():
+                return self._values(plan)
+            case Project():
+                return self._project(plan)
+            case Join():
+                return join_estimate(
+                    self.estimate(plan.left),
+                    self.estimate(plan.right),
+                    plan.kind,
+                    plan.left_keys,
+                    plan.right_keys,
+                    plan.residual,
+                )
+            case Aggregate():
+                return self._aggregate(plan)
+            case Sort(input=input_):
+                return self.estimate(input_)
+            case Limit(input=input_, offset=offset, count=count):
+                source = self.estimate(input_)
+                left = max(_LEAST_ROWS, source.rows - offset)
+                return source.with_rows(left if count is None else max(_LEAST_ROWS, min(left, count)))
+            case UnionAll():
+                return self._union(plan)
+            case _:
+                assert_never(plan)
+
+    def _read(self, read: Read, predicate: Expression | None) -> Estimate:
+        total = max(1.0, float(self._facts.rows(read.table)))
+        source = next(self._sources)
+        columns = tuple(self._base_profile(read.table, position, source, total) for position in read.columns)
+        base = Estimate(total, columns)
+        if predicate is None:
+            return base
+        share = self._matching(read, predicate, columns)
+        kept = base.with_rows(max(_LEAST_ROWS, total * share))
+        return replace(kept, columns=self._narrowed(read, predicate, columns, kept))
+
+    def _base_profile(self, table: str, position: int, source: int, rows: float) -> ColumnProfile:
+        facts = self._facts.column(table, position)
+        distinct = rows * _UNKNOWN_DISTINCT_SHARE if facts.distinct is None else facts.distinct
+        if facts.bounds is not None:
+            distinct = min(distinct, facts.bounds[1] - facts.bounds[0] + 1.0)
+        distinct = min(max(1.0, distinct), rows)
+        return ColumnProfile(distinct, distinct, source, rows, facts.nulls, facts.bounds)
+
+    def _matching(self, read: Read, predicate: Expression, columns: Sequence[ColumnProfile]) -> float:
+        measured = self._facts.matching(read.table, read.columns, predicate)
+        if measured is not None:
+            return measured
+        parts = conjuncts(predicate)
+        if len(parts) == 1:
+            return selectivity(predicate, columns)
+        return math.prod(self._matching(read, part, columns) for part in parts)
+
+    def _narrowed(
+        self, read: Read, predicate: Expression, base: Sequence[ColumnProfile], kept: Estimate
+    ) -> tuple[ColumnProfile, ...]:
+        """A predicate on one column alone takes values out of its domain, not only rows."""
+        columns = list(kept.columns)
+        for part in conjuncts(predicate):
+            fields = fields_of(part)
+            if len(fields) != 1:
+                continue
+            (index,) = fields
+            profile = columns[index]
+            values = max(1.0, min(_pinned(part), profile.domain * self._matching(read, part, base)))
+            columns[index] = replace(
+                profile,
+                distinct=min(profile.distinct, values),
+                narrowing=min(profile.narrowing, values / profile.domain),
+            )
+        return tuple(columns)
+
+    def _values(self, plan: Values) -> Estimate:
+        rows = max(_LEAST_ROWS, float(len(plan.rows)))
+        source = next(self._sources)
+        profiles = []
+        for position in range(len(plan.schema)):
+            distinct = max(1.0, float(len({row[position] for row in plan.rows})))
+            profiles.append(ColumnProfile(distinct, distinct, source, max(1.0, rows)))
+        return Estimate(rows, tuple(profiles))
+
+    def _project(self, plan: Project) -> Estimate:
+        source = self.estimate(plan.input)
+        return Estimate(source.rows, tuple(self._computed(e, source) for e in plan.expressions))
+
+    def _computed(self, expression: Expression, source: Estimate) -> ColumnProfile:
+        if isinstance(expression, FieldReference):
+            return source.columns[expression.index]
+        used = [source.columns[index] for index in fields_of(expression)]
+        distinct = min(groups(used, source.rows), _range_of_function(expression, source))
+        nulls = max((column.nulls for column in used), default=0.0)
+        return ColumnProfile(distinct, distinct, next(self._sources), max(1.0, source.rows), nulls)
+
+    def _aggregate(self, plan: Aggregate) -> Estimate:
+        source = self.estimate(plan.input)
+        keys = [source.columns[key] for key in plan.keys]
+        sets = plan.grouping_sets or (tuple(range(len(keys))),)
+        rows = sum(groups([keys[position] for position in chosen], source.rows) if chosen else 1.0 for chosen in sets)
+        number = next(self._sources)
+        source_rows = max(rows, keys[0].domain) if len(keys) == 1 else max(1.0, rows)
+        profiles = [
+            replace(key, distinct=min(key.distinct, rows), source=number, source_rows=source_rows) for key in keys
+        ]
+        calls = len(plan.schema) - len(keys)
+        profiles += [
+            ColumnProfile(max(1.0, rows), max(1.0, rows), next(self._sources), 2 * rows + 1) for _ in range(calls)
+        ]
+        return Estimate(rows, tuple(profiles))
+
+    def _union(self, plan: UnionAll) -> Estimate:
+        parts = [self.estimate(part) for part in plan.inputs]
+        rows = sum(part.rows for part in parts)
+        number = next(self._sources)
+        profiles = []
+        for same in zip(*(part.columns for part in parts), strict=True):
+            domain = max(column.domain for column in same)
+            distinct = min(rows, max(column.distinct for column in same))
+            nulls = sum(column.nulls * part.rows for column, part in zip(same, parts, strict=True)) / rows
+            profiles.append(ColumnProfile(distinct, max(domain, distinct), number, max(1.0, rows), nulls))
+        return Estimate(rows, tuple(profiles))
+
+
+def join_estimate(
+    left: Estimate,
+    right: Estimate,
+    kind: JoinKind,
+    left_keys: Sequence[int],
+    right_keys: Sequence[int],
+    residual: Expression | None = None,
+) -> Estimate:
+    """The output of a join of two estimated inputs."""
+    left_columns = [left.columns[key] for key in left_keys]
+    right_columns = [right.columns[key] for key in right_keys]
+    domain = join_domain(left_columns, right_columns) if left_keys else 1.0
+    share = 1.0 if residual is None else selectivity(residual, left.columns + right.columns)
+    pairs = matching_pairs(left, right, left_columns, right_columns, domain) * share
+    match kind:
+        case JoinKind.INNER:
+            rows = max(_LEAST_ROWS, pairs)
+        case JoinKind.LEFT:
+            rows = pairs + left.rows * (1.0 - _matched(left_columns, right_columns, right.rows, domain, share))
+        case JoinKind.RIGHT:
+            rows = pairs + right.rows * (1.0 - _matched(right_columns, left_columns, left.rows, domain, share))
+        case JoinKind.FULL:
+            unmatched_left = left.rows * (1.0 - _matched(left_columns, right_columns, right.rows, domain, share))
+            unmatched_right = right.rows * (1.0 - _matched(right_columns, left_columns, left.rows, domain, share))
+            rows = pairs + unmatched_left + unmatched_right
+        case JoinKind.SEMI:
+            rows = max(_LEAST_ROWS, left.rows * _matched(left_columns, right_columns, right.rows, domain, share))
+            return _joined_keys(left.with_rows(rows), left_keys, right_columns, domain)
+        case JoinKind.ANTI:
+            matched = _matched(left_columns, right_columns, right.rows, domain, share)
+            return left.with_rows(max(_LEAST_ROWS, left.rows * (1.0 - matched)))
+        case JoinKind.MARK:
+            mark = ColumnProfile(2.0, 2.0, -1, max(2.0, left.rows))
+            return Estimate(left.rows, (*left.columns, mark))
+        case _:
+            assert_never(kind)
+    both = Estimate(rows, left.with_rows(rows).columns + right.with_rows(rows).columns)
+    if kind is not JoinKind.INNER:
+        return both
+    both = _joined_keys(both, left_keys, right_columns, domain)
+    return _joined_keys(both, [len(left.columns) + key for key in right_keys], left_columns, domain)
+
+
+def matching_pairs(
+    left: Estimate,
+    right: Estimate,
+    left_keys: Sequence[ColumnProfile],
+    right_keys: Sequence[ColumnProfile],
+    domain: float,
+) -> float:
+    """Expected pairs of rows that agree on the keys."""
+    pairs = left.rows * right.rows / domain
+    for a, b in zip(left_keys, right_keys, strict=True):
+        pairs *= (1.0 - a.nulls) * (1.0 - b.nulls) * _overlap(a, b)
+    return pairs
+
+
+def _overlap(left: ColumnProfile, right: ColumnProfile) -> float:
+    """The share of pairs left when the ranges of two key columns only partly overlap.
+
+    A key's values beyond the other side's range match nothing, and neither do the other side's values beyond the key's:
+    only the latter are lost pairs, because the domain counts all values of the key.
+    """
+    if left.bounds is None or right.bounds is None or left.is_key == right.is_key:
+        return 1.0
+    key, other = (left.bounds, right.bounds) if left.is_key else (right.bounds, left.bounds)
+    width = other[1] - other[0] + 1
+    common = min(key[1], other[1]) - max(key[0], other[0]) + 1
+    return max(common, 0) / width or _LEAST_ROWS
+
+
+def _matched(
+    outer: Sequence[ColumnProfile], inner: Sequence[ColumnProfile], inner_rows: float, domain: float, share: float
+) -> float:
+    """The probability that a row of the outer side has a partner: its key value is present, and one of the rows with
+    that value passes the residual condition of selectivity `share`."""
+    if not outer:
+        return 1.0 if inner_rows >= 1 else inner_rows
+    present_values = max(1e-9, min(groups(inner, inner_rows), domain, inner_rows))
+    present = present_values / domain
+    for column in outer:
+        present *= 1.0 - column.nulls
+    if share >= 1.0:
+        return min(1.0, present)
+    return min(1.0, present * -math.expm1(max(1.0, inner_rows / present_values) * math.log1p(-share)))
+
+
+def _joined_keys(joined: Estimate, keys: Sequence[int], partners: Sequence[ColumnProfile], domain: float) -> Estimate:
+    """Key columns after an equality join: only values present on both sides are left."""
+    columns = list(joined.columns)
+    for key, partner in zip(keys, partners, strict=True):
+        profile = columns[key]
+        distinct = min(profile.distinct, partner.distinct, joined.rows)
+        columns[key] = replace(profile, distinct=max(1.0, distinct), nulls=0.0)
+    return replace(joined, columns=tuple(columns))
+
+
+def _pinned(predicate: Expression) -> float:
+    """How many values of its only column a predicate can leave: 1 for an equality, n for an IN list."""
+    match predicate:
+        case Call(function="equal", arguments=(FieldReference(), _) | (_, FieldReference())):
+            return 1.0
+        case InList(operand=FieldReference(), options=options):
+            return float(len(options))
+        case _:
+            return math.inf
+
+
+def _range_of_function(expression: Expression, source: Estimate) -> float:
+    """Distinct results of a function whose range is small by nature."""
+    match expression:
+        case Literal():
+            return 1.0
+        case Call(function="date_part", arguments=(Literal(value="year"), FieldReference(index=index))):
+            bounds = source.columns[index].bounds
+            return math.inf if bounds is None else (bounds[1] - bounds[0]) / 365 + 1
+        case Call(function="date_part"):
+            return 366.0
+        case Call(function="substring", arguments=(_, _, Literal(value=int(length)))):
+            return 16.0**length
+        case _:
+            return math.inf
