@@ -1,0 +1,50 @@
+# One virtual environment in .venv serves every target; it is made on first use and again when pyproject.toml changes.
+PYTHON ?= $(shell command -v python3.11 || command -v python3.12 || command -v python3 || echo python3)
+VENV ?= .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+SOURCES := pystachio tests benchmarks
+
+.PHONY: demo test test-all check format bench bench-gpu wheel clean
+
+demo: $(STAMP)
+	$(BIN)/pystachio-node demo $(ARGS)
+
+test: $(STAMP)
+	$(BIN)/python -m pytest -m "not slow" $(ARGS)
+
+test-all: $(STAMP)
+	$(BIN)/python -m pytest $(ARGS)
+
+check: $(STAMP)
+	$(BIN)/ruff format --check $(SOURCES)
+	$(BIN)/ruff check $(SOURCES)
+	$(BIN)/mypy
+	$(BIN)/lint-imports --no-cache
+
+format: $(STAMP)
+	$(BIN)/ruff format $(SOURCES)
+	$(BIN)/ruff check --fix $(SOURCES)
+
+bench: $(STAMP)
+	$(BIN)/python -m benchmarks all $(ARGS)
+
+bench-gpu: $(STAMP)
+	$(BIN)/python -m benchmarks gpu $(ARGS)
+
+wheel: $(STAMP)
+	$(BIN)/python -m build --wheel --outdir dist
+
+clean:
+	rm -rf $(VENV) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache
+
+$(STAMP): pyproject.toml
+	@command -v $(PYTHON) >/dev/null 2>&1 || \
+	    { echo "Python is missing. On Debian: sudo apt install python3 python3-venv. Or name one: make PYTHON=/path/to/python3.11"; exit 1; }
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+	    { echo "$(PYTHON) is too old: Python 3.11 or newer is needed. Name another: make PYTHON=/path/to/python3.11"; exit 1; }
+	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || \
+	    { echo "The venv module is missing from $(PYTHON). On Debian: sudo apt install python3-venv"; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --editable '.[dev]'
+	@touch $@

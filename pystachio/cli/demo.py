@@ -1,0 +1,142 @@
+"""`pystachio-node demo`: the main job end to end, on data made here, through the public surface only."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from importlib.resources import files
+from pathlib import Path
+from shutil import which
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from pystachio.cli.failure import ExitCode, describe, interrupt_within, reported
+from pystachio.cli.output import readable_bytes, say
+
+if TYPE_CHECKING:
+    from pystachio.cli.oracle import DuckDB
+    from pystachio.session import Session
+
+TABLES = ("customer", "lineitem", "nation", "orders", "part", "partsupp", "region", "supplier")
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """One query: milliseconds from the statement to the last row, and `right`, `wrong`, `failed` or `unchecked`."""
+
+    name: str
+    milliseconds: float
+    rows: int
+    bytes_read: int
+    verdict: str
+    reason: str = ""
+
+
+def demo(
+    scale: Annotated[float, typer.Option(help="Scale factor of the data; 1 is a gigabyte of text.", min=0.001)] = 0.1,
+    data: Annotated[Path | None, typer.Option(help="Keep the data in this folder, and use what is there.")] = None,
+    memory: Annotated[str | None, typer.Option(help="Bytes that a query may hold, for example 2GiB.")] = None,
+    device: Annotated[str | None, typer.Option(help="auto, cpu or cuda:N.")] = None,
+    threads: Annotated[int | None, typer.Option(help="Worker threads.")] = None,
+) -> None:
+    """Make TPC-H data, run its 22 queries, and check every answer against DuckDB where that is installed."""
+    interrupt_within(5.0)
+    with reported(), _data(scale, data) as folder:
+        import pystachio
+        from pystachio.cli.oracle import DuckDB, duckdb_is_installed
+
+        paths = [folder / f"{table}.parquet" for table in TABLES]
+        oracle = DuckDB(paths) if duckdb_is_installed() else None
+        typer.echo(f"{'query':<7}{'ms':>8}{'rows':>8}{'read':>11}  answer")
+        with pystachio.connect(memory=memory, device=device, threads=threads) as session:
+            for path in paths:
+                session.register(path.stem, path)
+            outcomes = []
+            for name, sql in _statements():
+                outcomes.append(_run(session, oracle, name, sql))
+                _print(outcomes[-1])
+    _summarise(outcomes, scale)
+    if any(outcome.verdict in ("wrong", "failed") for outcome in outcomes):
+        raise typer.Exit(ExitCode.FAILED)
+
+
+def _statements() -> Iterator[tuple[str, str]]:
+    folder = files("pystachio.cli") / "tpch"
+    for resource in sorted(folder.iterdir(), key=lambda resource: resource.name):
+        if resource.name.endswith(".sql"):
+            yield resource.name.removesuffix(".sql"), resource.read_text(encoding="utf-8")
+
+
+@contextmanager
+def _data(scale: float, folder: Path | None) -> Iterator[Path]:
+    """A folder with the eight tables: the given one, filled if it is not complete, or one that is gone afterwards."""
+    if folder is None:
+        with TemporaryDirectory(prefix="pystachio-demo-") as temporary:
+            _generate(scale, Path(temporary))
+            yield Path(temporary)
+        return
+    if not all((folder / f"{table}.parquet").is_file() for table in TABLES):
+        _generate(scale, folder)
+    yield folder
+
+
+def _generate(scale: float, folder: Path) -> None:
+    from pystachio.errors import InternalError, NotFound
+
+    beside = Path(sys.executable).with_name("tpchgen-cli")
+    program = str(beside) if beside.exists() else which("tpchgen-cli")
+    if program is None:
+        raise NotFound(
+            "tpchgen-cli is not installed", hint="pip install tpchgen-cli, or give --data a folder with data"
+        )
+    say(f"making TPC-H data at scale {scale:g}")
+    folder.mkdir(parents=True, exist_ok=True)
+    command = [program, "parquet", "--scale-factor", f"{scale:g}", "--output-dir", str(folder)]
+    made = subprocess.run(command, capture_output=True, text=True, check=False)
+    if made.returncode != 0:
+        raise InternalError(f"tpchgen-cli failed: {made.stderr.strip()}")
+
+
+def _run(session: Session, oracle: DuckDB | None, name: str, sql: str) -> Outcome:
+    from pystachio.cli.oracle import difference, ordered_columns
+    from pystachio.errors import PystachioError
+
+    started = time.perf_counter()
+    try:
+        result = session.sql(sql)
+        table = result.to_arrow()
+    except PystachioError as error:
+        return Outcome(name, (time.perf_counter() - started) * 1e3, 0, 0, "failed", describe(error, sql))
+    milliseconds = (time.perf_counter() - started) * 1e3
+    bytes_read = result.metrics().bytes_read
+    if oracle is None:
+        return Outcome(name, milliseconds, table.num_rows, bytes_read, "unchecked")
+    rows = list(zip(*(column.to_pylist() for column in table.columns), strict=True))
+    reason = difference(rows, oracle.rows(sql), ordered_columns(sql, table.column_names))
+    return Outcome(name, milliseconds, len(rows), bytes_read, "wrong" if reason else "right", reason or "")
+
+
+def _print(outcome: Outcome) -> None:
+    size = readable_bytes(outcome.bytes_read)
+    line = f"{outcome.name:<7}{outcome.milliseconds:>8.1f}{outcome.rows:>8,}{size:>11}  {outcome.verdict}"
+    typer.echo(line)
+    if outcome.reason:
+        say(f"  {outcome.reason}")
+
+
+def _summarise(outcomes: list[Outcome], scale: float) -> None:
+    counts = dict.fromkeys(("right", "wrong", "failed", "unchecked"), 0)
+    for outcome in outcomes:
+        counts[outcome.verdict] += 1
+    verdicts = ", ".join(f"{count} {verdict}" for verdict, count in counts.items() if count)
+    seconds = sum(outcome.milliseconds for outcome in outcomes) / 1e3
+    size = readable_bytes(sum(outcome.bytes_read for outcome in outcomes))
+    typer.echo(f"TPC-H at scale {scale:g}: {len(outcomes)} queries in {seconds:.2f} s, {size} read: {verdicts}")
+    if counts["unchecked"]:
+        say("answers are checked when DuckDB is installed: pip install duckdb")

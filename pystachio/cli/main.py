@@ -1,0 +1,52 @@
+"""`pystachio-node`: the commands, each in a module of its own."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from pystachio.cli import config, demo, doctor, query
+
+app = typer.Typer(
+    name="pystachio-node",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    # Plain help: rich would cost a tenth of a second of every start that ends in a usage error.
+    rich_markup_mode=None,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+app.command()(query.query)
+app.command()(demo.demo)
+app.command()(doctor.doctor)
+app.add_typer(config.app, name="config")
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        from pystachio import __version__
+
+        typer.echo(f"pystachio {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def root(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version.")
+    ] = False,
+) -> None:
+    """PystachIO answers SQL over Parquet files in PyTorch tensors.
+
+    Exit codes: 0 done, 1 the query failed, 2 wrong usage, 3 a node could not be reached, 130 interrupted.
+    """
+
+
+def main() -> None:
+    """The console script."""
+    app()
+
+
+if __name__ == "__main__":
+    main()

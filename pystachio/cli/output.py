@@ -1,0 +1,78 @@
+"""Where results go: standard output, or a file that appears only when it is complete."""
+
+from __future__ import annotations
+
+import errno
+import os
+import sys
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import BinaryIO
+
+from pystachio.errors import InvalidRequest, PystachioError, ResourceExhausted, Unauthorized
+
+
+def say(message: str) -> None:
+    """A line for the person at the terminal: on standard error, because standard output carries results only."""
+    sys.stderr.write(f"{message}\n")
+    sys.stderr.flush()
+
+
+def readable_bytes(number: float) -> str:
+    """`12.3 MiB`."""
+    for unit in ("B", "KiB", "MiB", "GiB", "TiB"):
+        if number < 1024 or unit == "TiB":
+            return f"{number:.0f} {unit}" if unit == "B" else f"{number:.1f} {unit}"
+        number /= 1024
+    raise AssertionError
+
+
+@contextmanager
+def open_output(path: Path | None) -> Iterator[BinaryIO]:
+    """Standard output, or the file `path`, which is replaced in one step at the end and untouched after any failure."""
+    if path is None:
+        with _write_errors("standard output"):
+            yield sys.stdout.buffer
+            sys.stdout.buffer.flush()
+    elif path.exists() and not path.is_file():
+        with _write_errors(str(path)), path.open("wb") as pipe:
+            yield pipe
+    else:
+        with _write_errors(str(path)), _replaced_at_end(path.resolve()) as file:
+            yield file
+
+
+@contextmanager
+def _replaced_at_end(path: Path) -> Iterator[BinaryIO]:
+    partial = path.with_name(f".{path.name}.{uuid.uuid4().hex[:8]}.part")
+    try:
+        with partial.open("xb") as file:
+            yield file
+        partial.replace(path)
+    except BaseException:
+        partial.unlink(missing_ok=True)
+        raise
+
+
+@contextmanager
+def _write_errors(where: str) -> Iterator[None]:
+    """Errors of the engine are typed already: what is left here are errors of writing."""
+    try:
+        yield
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        raise _typed(error, where) from None
+
+
+def _typed(error: OSError, where: str) -> PystachioError:
+    reason = os.strerror(error.errno) if error.errno else str(error)
+    match error.errno:
+        case errno.EACCES | errno.EPERM | errno.EROFS:
+            return Unauthorized(f"may not write the output: {where}: {reason}")
+        case errno.ENOSPC | errno.EDQUOT:
+            return ResourceExhausted(f"no room for the output: {where}: {reason}", setting="output")
+        case _:
+            return InvalidRequest(f"the output cannot be written: {where}: {reason}")

@@ -1,0 +1,154 @@
+"""`pystachio-node query`: one statement over a folder of Parquet files."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections.abc import Iterable, Iterator
+from enum import StrEnum
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from pystachio.cli.failure import interrupt_within, reported
+from pystachio.cli.formats import Format, choose_format, write_rows
+from pystachio.cli.output import open_output, readable_bytes, say
+from pystachio.cli.progress import ProgressBar, progress_bar
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from pystachio.result import Result
+    from pystachio.session import Session
+
+
+class Priority(StrEnum):
+    """How urgent the query is beside others on the same node."""
+
+    INTERACTIVE = "interactive"
+    NORMAL = "normal"
+    BATCH = "batch"
+
+
+def query(
+    sql: Annotated[str | None, typer.Argument(metavar="[SQL]", help="The statement.", show_default=False)] = None,
+    data: Annotated[
+        Path | None,
+        typer.Option(help="Folder: each name.parquet, or folder name/ of Parquet files, is the table name."),
+    ] = None,
+    file: Annotated[Path | None, typer.Option(help="Read the statement from this file; - is standard input.")] = None,
+    format: Annotated[
+        Format | None, typer.Option(help="How rows are written. [default: by --output's name, else table]")
+    ] = None,
+    output: Annotated[
+        Path | None, typer.Option(help="Write rows to this file, which appears when it is complete.")
+    ] = None,
+    explain: Annotated[bool, typer.Option("--explain", help="Print the plan, run nothing.")] = False,
+    analyze: Annotated[
+        bool,
+        typer.Option("--analyze", help="Run, then print the plan with rows, bytes, time and waits instead of rows."),
+    ] = False,
+    priority: Annotated[Priority, typer.Option(help="How urgent the query is.")] = Priority.INTERACTIVE,
+    memory: Annotated[str | None, typer.Option(help="Bytes that the query may hold, for example 2GiB.")] = None,
+    device: Annotated[str | None, typer.Option(help="auto, cpu or cuda:N.")] = None,
+    threads: Annotated[int | None, typer.Option(help="Worker threads.")] = None,
+    config: Annotated[Path | None, typer.Option(help="Read settings from this TOML file.")] = None,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress, no summary.")] = False,
+) -> None:
+    """Answer a SQL query over Parquet files.
+
+    Rows go to standard output, everything else to standard error.
+    """
+    how = choose_format(format, output)
+    if how.binary and output is None and sys.stdout.isatty():
+        raise typer.BadParameter(f"{how} is binary: name a file with --output, or pipe it into a program")
+    statement = _statement(sql, file)
+    interrupt_within()
+    with reported(statement):
+        _import_in_background("torch")
+        from pystachio.session import connect
+
+        with connect(memory=memory, device=device, threads=threads, config=config) as session:
+            if data is not None:
+                register_folder(session, data)
+            if explain and not analyze:
+                _print_text(session.explain(statement), output)
+                return
+            result = session.sql(statement, priority=priority.value)
+            try:
+                _deliver(result, how, output, analyze=analyze, quiet=quiet)
+            finally:
+                result.cancel()
+
+
+def register_folder(session: Session, folder: Path) -> None:
+    """Each `name.parquet` and each folder `name/` that holds Parquet files becomes the table `name`."""
+    from pystachio.errors import NotFound
+
+    if not folder.is_dir():
+        raise NotFound(f"no such folder: {folder}", hint="--data names a folder of Parquet files")
+    tables = {path.stem: path for path in sorted(folder.glob("*.parquet")) if path.is_file()}
+    tables |= {path.name: path for path in sorted(folder.iterdir()) if path.is_dir() and any(path.glob("*.parquet"))}
+    if not tables:
+        raise NotFound(f"no Parquet files in the folder: {folder}", hint="expected name.parquet or name/*.parquet")
+    for name, path in tables.items():
+        session.register(name, path)
+
+
+def _statement(sql: str | None, file: Path | None) -> str:
+    if (sql is None) == (file is None):
+        raise typer.BadParameter("give the statement either as an argument or with --file")
+    if sql is not None:
+        return sql
+    if str(file) == "-":
+        return sys.stdin.read()
+    try:
+        assert file is not None
+        return file.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise typer.BadParameter(f"the statement's file cannot be read: {file}: {error}") from None
+
+
+def _import_in_background(name: str) -> None:
+    """torch takes longer to load than everything else together; meanwhile the rest is imported and planned."""
+    threading.Thread(target=import_module, args=(name,), name=f"import-{name}", daemon=True).start()
+
+
+def _deliver(result: Result, how: Format, output: Path | None, *, analyze: bool, quiet: bool) -> None:
+    """Fetch all rows and write them, then say what it took."""
+    screen = output is None and sys.stdout.isatty()
+    complete = True
+    with progress_bar(result, wanted=not quiet) as bar:
+        if analyze and output is None:
+            for _ in result.batches():
+                pass
+        else:
+            batches = _stopping(bar, result.batches()) if screen else result.batches()
+            with open_output(output) as sink:
+                complete = write_rows(result.schema, batches, how, sink, screen=screen)
+    if not complete:
+        say("only the first rows are shown; --output FILE or --format csv gives all")
+    elif not quiet:
+        metrics = result.metrics()
+        say(f"{_counted(metrics.rows, 'row')} in {metrics.seconds:.2f} s, {readable_bytes(metrics.bytes_read)} read")
+    if analyze:
+        _print_text(result.explain(analyze=True), None)
+
+
+def _stopping(bar: ProgressBar | None, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Takes the bar away before the first row appears on the same terminal."""
+    for batch in batches:
+        if bar is not None:
+            bar.stop()
+        yield batch
+
+
+def _print_text(text: str, output: Path | None) -> None:
+    with open_output(output) as sink:
+        sink.write(text.rstrip("\n").encode() + b"\n")
+
+
+def _counted(number: int, noun: str) -> str:
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"

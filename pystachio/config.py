@@ -1,0 +1,195 @@
+"""The settings: one TOML file, environment variables `PYSTACHIO_...`, flags or keyword arguments; the last one wins.
+
+Read once, at the door. The parts of the engine never see this module: their constructors take the values they need.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import tempfile
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, field_validator
+
+from pystachio import machine
+from pystachio.errors import InvalidRequest, NotFound, Unauthorized
+
+ENVIRONMENT_PREFIX = "PYSTACHIO_"
+CONFIG_VARIABLE = "PYSTACHIO_CONFIG"
+"""Names the TOML file, where no argument does."""
+
+MEMORY_FRACTION = 0.6
+"""Of what the process may use: Python, torch and the page cache need the rest."""
+
+SECTIONS: Mapping[str, tuple[str, ...]] = {
+    "resources": ("memory", "device", "threads", "spill_dir"),
+    "execution": ("batch_rows", "dictionary_codes", "direct_addressing", "join_reordering"),
+    "io": ("direct_io", "io_device"),
+}
+"""The tables of the TOML file. A key's name is the same there, in the environment and as a keyword argument."""
+
+_SIZE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*(?:([kmgtp])(i?b)?|b)?\s*", re.IGNORECASE)
+
+
+def parse_size(value: object) -> object:
+    """`"2GiB"`, `"1.5g"`, `"500MB"` or a number, in bytes. KB, MB, ... are powers of 1000; K, KiB, ... of 1024."""
+    if isinstance(value, bool):
+        raise ValueError("not a size")
+    if not isinstance(value, str):
+        return value
+    match = _SIZE.fullmatch(value)
+    if match is None:
+        raise ValueError("not a size; write for example 2GiB, 500MB or a number of bytes")
+    number, prefix, suffix = match.groups()
+    power = 0 if prefix is None else "kmgtp".index(prefix.lower()) + 1
+    base = 1000 if suffix is not None and suffix.lower() == "b" else 1024
+    return int(float(number) * base**power)
+
+
+Size = Annotated[int, BeforeValidator(parse_size), Field(gt=0)]
+
+
+class Settings(BaseModel):
+    """Every setting with its type, default and meaning. Frozen."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    memory: Size = Field(
+        default_factory=lambda: int(machine.memory_limit() * MEMORY_FRACTION),
+        description="bytes that running plans may hold together, for example 2GiB",
+    )
+    device: str = Field(default="auto", description="where operators run: auto, cpu, cuda or cuda:N")
+    threads: int = Field(default_factory=machine.usable_cores, ge=1, le=1024, description="worker threads")
+    spill_dir: Path = Field(
+        default_factory=lambda: Path(tempfile.gettempdir()), description="folder for what does not fit into memory"
+    )
+    batch_rows: int = Field(default=262_144, ge=1, le=1 << 30, description="rows per batch that operators aim at")
+    dictionary_codes: bool = Field(default=True, description="keep strings as dictionary codes")
+    direct_addressing: bool = Field(default=True, description="join and group by address where the keys' range allows")
+    join_reordering: bool = Field(default=True, description="choose the order of joins by statistics")
+    direct_io: Literal["auto", "on", "off"] = Field(default="auto", description="read around the page cache")
+    io_device: Literal["auto", "posix", "nvme"] = Field(default="auto", description="what moves bytes from disk")
+
+    @field_validator("device")
+    @classmethod
+    def _known_device(cls, device: str) -> str:
+        if re.fullmatch(r"auto|cpu|cuda(:\d+)?", device) is None:
+            raise ValueError("write auto, cpu, cuda or cuda:N")
+        return device
+
+    @field_validator("spill_dir")
+    @classmethod
+    def _absolute(cls, directory: Path) -> Path:
+        return directory.expanduser().absolute()
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """`origins` says for every setting where its value came from, in words."""
+
+    settings: Settings
+    origins: Mapping[str, str]
+
+
+def load(
+    config: str | os.PathLike[str] | None = None,
+    *,
+    environment: Mapping[str, str] = os.environ,
+    **arguments: object,
+) -> Loaded:
+    """Read the settings. An argument that is None counts as not given.
+
+    `config` names the TOML file; without it `PYSTACHIO_CONFIG`, then `~/.config/pystachio/config.toml` if it exists.
+    Raises InvalidRequest for an unknown name or a bad value, NotFound or Unauthorized for the file.
+    """
+    values: dict[str, object] = {}
+    origins = dict.fromkeys(Settings.model_fields, "default")
+    path = _config_path(config, environment)
+    sources = [
+        (f"file {path}", _from_file(path) if path is not None else {}),
+        ("environment", _from_environment(environment)),
+        ("argument", _from_arguments(arguments)),
+    ]
+    for origin, found in sources:
+        values |= found
+        origins |= dict.fromkeys(found, origin)
+    try:
+        return Loaded(Settings.model_validate(values), origins)
+    except ValidationError as error:
+        raise _invalid_value(error, origins) from None
+
+
+def _config_path(config: str | os.PathLike[str] | None, environment: Mapping[str, str]) -> Path | None:
+    named = config if config is not None else environment.get(CONFIG_VARIABLE)
+    if named:
+        return Path(named).expanduser()
+    folder = environment.get("XDG_CONFIG_HOME") or Path("~/.config").expanduser()
+    path = Path(folder) / "pystachio" / "config.toml"
+    return path if path.is_file() else None
+
+
+def _from_file(path: Path) -> dict[str, object]:
+    try:
+        document = tomllib.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise NotFound(f"no such configuration file: {path}") from None
+    except PermissionError:
+        raise Unauthorized(f"may not read the configuration file: {path}") from None
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise InvalidRequest(f"the configuration file cannot be read: {path}: {error}") from None
+    values: dict[str, object] = {}
+    for section, content in document.items():
+        if section not in SECTIONS or not isinstance(content, dict):
+            raise _unknown(section, f"{path}", [f"[{name}]" for name in SECTIONS], _section_of(section))
+        for key, value in content.items():
+            if key not in SECTIONS[section]:
+                raise _unknown(f"{section}.{key}", f"{path}", [f"{section}.{name}" for name in SECTIONS[section]])
+            values[key] = value
+    return values
+
+
+def _from_environment(environment: Mapping[str, str]) -> dict[str, object]:
+    known = {f"{ENVIRONMENT_PREFIX}{name.upper()}": name for name in Settings.model_fields}
+    values: dict[str, object] = {}
+    for variable, text in environment.items():
+        if variable in known:
+            values[known[variable]] = text
+        elif variable.startswith(ENVIRONMENT_PREFIX) and variable != CONFIG_VARIABLE:
+            raise _unknown(variable, "the environment", [*known, CONFIG_VARIABLE])
+    return values
+
+
+def _from_arguments(arguments: Mapping[str, object]) -> dict[str, object]:
+    for name in arguments:
+        if name not in Settings.model_fields:
+            raise _unknown(name, "the arguments", list(Settings.model_fields))
+    return {name: value for name, value in arguments.items() if value is not None}
+
+
+def _section_of(name: str) -> str | None:
+    """Where a key belongs that was written outside of every section."""
+    return next((f"put it under [{section}]" for section, keys in SECTIONS.items() if name in keys), None)
+
+
+def _unknown(name: str, where: str, known: list[str], hint: str | None = None) -> InvalidRequest:
+    near = get_close_matches(name, known, n=1)
+    hint = hint or (f"did you mean {near[0]}?" if near else f"known: {', '.join(known)}")
+    return InvalidRequest(f"unknown setting in {where}: {name}", hint=hint)
+
+
+def _invalid_value(error: ValidationError, origins: Mapping[str, str]) -> InvalidRequest:
+    problem: Any = error.errors(include_url=False)[0]
+    name = str(problem["loc"][0])
+    reason = problem["msg"].removeprefix("Value error, ")
+    reason = reason[:1].lower() + reason[1:]
+    meaning = Settings.model_fields[name].description
+    return InvalidRequest(
+        f"bad value for the setting {name} ({origins[name]}): {problem['input']!r}: {reason}",
+        hint=f"{name}: {meaning}",
+    )
