@@ -1,0 +1,146 @@
+"""From fetched column chunks to columns: pyarrow decodes, straight out of the transfer's buffers."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Collection, Sequence
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from pystachio.errors import DataError, PystachioError, ResourceExhausted
+from pystachio.operators.arrow import column_from_arrow
+from pystachio.operators.column import Column, normalise_type
+from pystachio.operators.kernels.selection import concat
+from pystachio.operators.parquet_dictionary import SharedDictionary
+from pystachio.operators.table import ParquetFile
+
+
+class FetchedExtents:
+    """The fetched parts of a file as a file-like object; a read is a slice of a buffer, nothing is copied.
+
+    pyarrow reads each column chunk with one call. A read outside what was fetched is a DataError: only a footer that
+    contradicts itself asks for it.
+    """
+
+    closed = False
+
+    def __init__(self, path: str, size: int, extents: Sequence[tuple[int, memoryview]]) -> None:
+        """`extents`: pairs of file offset and bytes, in any order."""
+        self._path = path
+        self._size = size
+        self._extents = sorted(extents, key=lambda extent: extent[0])
+        self._offsets = [offset for offset, _ in self._extents]
+        self._position = 0
+
+    def read(self, length: int = -1) -> memoryview:
+        start = self._position
+        end = self._size if length < 0 else min(start + length, self._size)
+        index = bisect_right(self._offsets, start) - 1
+        if index >= 0:
+            offset, view = self._extents[index]
+            if end <= offset + len(view):
+                self._position = end
+                return view[start - offset : end - offset]
+        raise DataError(f"the Parquet footer leads outside its column chunks: {self._path}: bytes {start} to {end}")
+
+    def seek(self, offset: int, whence: int = 0) -> int:
+        self._position = offset + (0, self._position, self._size)[whence]
+        return self._position
+
+    def tell(self) -> int:
+        return self._position
+
+    def close(self) -> None:
+        """Nothing is open; the buffers belong to whoever fetched them."""
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def writable(self) -> bool:
+        return False
+
+
+class RowGroupDecoder:
+    """Decodes columns of some row groups of one file, one column per call; for one thread at a time.
+
+    `coded`: the string columns to read as dictionary codes. What comes back refers to none of the fetched buffers.
+    """
+
+    def __init__(
+        self, file: ParquetFile, groups: Sequence[int], source: FetchedExtents, coded: Collection[int] = ()
+    ) -> None:
+        self._file = file
+        self._groups = list(groups)
+        self._rows = sum(file.row_group_rows[group] for group in groups)
+        paths = [file.metadata.schema.column(file.fields[column].leaf).path for column in coded]
+        try:
+            self._reader = pq.ParquetFile(
+                pa.PythonFile(source, mode="r"),
+                metadata=file.metadata,
+                read_dictionary=paths,
+                pre_buffer=False,
+                page_checksum_verification=True,
+            ).reader
+        except (pa.ArrowException, OSError, ValueError) as error:
+            raise DataError(f"cannot open the Parquet file: {file.path}: {error}") from error
+
+    def decode(self, column: int, dictionary: SharedDictionary | None = None) -> Column:
+        """All rows of a column of the file. DataError names the place when the bytes are not what the footer says."""
+        chunks = self._read(column)
+        try:
+            parts = [_column(chunk, dictionary) for chunk in chunks]
+        except DataError as error:
+            raise DataError(f"corrupt column: {self._place(column)}: {error.message}") from error
+        except (pa.ArrowException, UnicodeDecodeError, OverflowError) as error:
+            raise DataError(f"corrupt column: {self._place(column)}: {error}") from error
+        return concat(parts)
+
+    def _read(self, column: int) -> list[pa.Array]:
+        leaf = self._file.fields[column].leaf
+        try:
+            table = self._reader.read_row_groups(self._groups, column_indices=[leaf], use_threads=False)
+            decoded = table.column(0)
+            decoded.validate()
+        except PystachioError as error:
+            raise DataError(f"{error.message}: {self._place(column)}") from error
+        except MemoryError as error:
+            raise ResourceExhausted(
+                f"no memory to decode: {self._place(column)}: {error}",
+                setting="memory",
+                hint="write the file with smaller row groups",
+            ) from error
+        except (pa.ArrowException, OSError, ValueError, TypeError, OverflowError) as error:
+            raise DataError(f"cannot decode the column: {self._place(column)}: {error}") from error
+        if len(decoded) != self._rows:
+            raise DataError(
+                f"a column has another number of values than its row group has rows: {self._place(column)}: "
+                f"{len(decoded)} instead of {self._rows}"
+            )
+        expected = self._file.fields[column].type
+        chunks = [_storage(chunk) for chunk in decoded.chunks] or [pa.array([], expected)]
+        if any(normalise_type(chunk.type) != expected for chunk in chunks):
+            raise DataError(f"a column decodes as {chunks[0].type} instead of {expected}: {self._place(column)}")
+        return chunks
+
+    def _place(self, column: int) -> str:
+        groups = self._groups[0] if len(self._groups) == 1 else self._groups
+        return self._file.place(groups, column)
+
+
+def _storage(array: pa.Array) -> pa.Array:
+    return array.storage if isinstance(array.type, pa.BaseExtensionType) else array
+
+
+def _column(array: pa.Array, dictionary: SharedDictionary | None) -> Column:
+    if not pa.types.is_dictionary(array.type):
+        return column_from_arrow(array)
+    type_ = normalise_type(array.type)
+    coded = None if dictionary is None else dictionary.encode(array, type_)
+    if coded is not None:
+        return coded
+    large = pa.large_string() if pa.types.is_string(type_) else pa.large_binary()
+    return column_from_arrow(array.dictionary.cast(large).take(array.indices))

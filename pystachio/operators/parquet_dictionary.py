@@ -1,0 +1,88 @@
+"""One growing dictionary per string column of a table, so that the batches of its scans share their codes.
+
+Each row group of a Parquet file has a dictionary of its own. A batch's codes are translated into the shared
+dictionary, which only ever grows: codes stay valid, and batches have the same `Dictionary` object as long as nothing
+was added.
+"""
+
+from __future__ import annotations
+
+import threading
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import torch
+
+from pystachio.errors import DataError
+from pystachio.operators.arrow import codes_from_arrow, dictionary_from_arrow
+from pystachio.operators.column import Dictionary, DictionaryColumn
+
+MOST_VALUES = 1 << 16
+"""A larger dictionary is no cheaper than the strings: adding to it hashes all of it once per row group."""
+
+_MOST_DERIVED = 64
+"""Derived values (results of predicates on the dictionary) kept before a scan starts from a clean object."""
+
+
+class SharedDictionary:
+    """The codes of one column, shared by all scans of a table. Safe for several threads.
+
+    `overflowed` says that the column has too many values: its scans put out plain strings from then on.
+    """
+
+    def __init__(self, *, most_values: int = MOST_VALUES) -> None:
+        self._lock = threading.Lock()
+        self._most_values = most_values
+        self._current: Dictionary | None = None
+        self.overflowed = False
+
+    def encode(self, array: pa.DictionaryArray, type_: pa.DataType) -> DictionaryColumn | None:
+        """The array over the shared dictionary, after adding what is new in it; None when that would be too much.
+
+        DataError when a code is outside the array's own dictionary (a corrupt file).
+        """
+        translated = self._translation(array.dictionary, type_)
+        if translated is None:
+            return None
+        translation, dictionary = translated
+        codes, validity = codes_from_arrow(array.indices, len(translation))
+        if len(translation) == 0:
+            return DictionaryColumn(type_, torch.zeros(len(codes), dtype=torch.int8), dictionary, validity)
+        return DictionaryColumn(type_, translation.index_select(0, codes), dictionary, validity)
+
+    def begin_scan(self) -> None:
+        """Forget what earlier scans derived from the dictionary, when that is a lot: long-lived tables stay small."""
+        with self._lock:
+            if self._current is not None and len(self._current.derived) > _MOST_DERIVED:
+                self._current = Dictionary(self._current.values)
+
+    def _translation(self, values: pa.Array, type_: pa.DataType) -> tuple[torch.Tensor, Dictionary] | None:
+        """For each of the array's codes the shared one, in the narrowest integer dtype."""
+        if values.null_count:
+            raise DataError("a dictionary page contains NULL")
+        with self._lock:
+            if self.overflowed:
+                return None
+            known = _empty(values) if self._current is None else self._current.arrow
+            codes = pc.index_in(values, value_set=known)
+            if codes.null_count or self._current is None:
+                added = pc.unique(values.filter(pc.is_null(codes)))
+                if len(known) + len(added) > self._most_values:
+                    self.overflowed = True
+                    return None
+                grown = pa.concat_arrays([known, added])
+                self._current = dictionary_from_arrow(grown)
+                codes = pc.index_in(values, value_set=grown)
+            dictionary = self._current
+        narrow = _code_dtype(len(dictionary))
+        return torch.from_numpy(codes.to_numpy(zero_copy_only=False)).to(narrow), dictionary
+
+
+def _empty(values: pa.Array) -> pa.Array:
+    return pa.array([], values.type)
+
+
+def _code_dtype(size: int) -> torch.dtype:
+    if size <= 1 << 7:
+        return torch.int8
+    return torch.int16 if size <= 1 << 15 else torch.int32

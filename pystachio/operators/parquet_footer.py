@@ -1,0 +1,128 @@
+"""Reading a Parquet file's footer through the I/O scheduler, with nothing in it believed unchecked."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import stat
+from collections.abc import Sequence
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from pystachio.errors import DataError, NotFound, Unauthorized, Unsupported
+from pystachio.io_scheduler.client import TransferClient
+from pystachio.io_scheduler.request import Extent
+from pystachio.operators.column import normalise_type
+from pystachio.operators.table import FIRST_DATA_BYTE, FileVersion, ParquetFile, parquet_fields
+
+_FIRST_READ = 64 << 10
+"""Most footers fit: one read instead of two."""
+
+_CONCURRENT_FOOTERS = 16
+_TRAILER = 8
+_MAGIC = b"PAR1"
+_ENCRYPTED_MAGIC = b"PARE"
+
+_ARROW_SCHEMA_KEY = b"\x18\x0cARROW:schema\x18"
+_HIDDEN_KEY = b"\x18\x0carrow:schema\x18"
+"""The Thrift encoding of the key under which writers keep their Arrow schema, and one of the same length that no reader
+knows."""
+
+
+def file_version(path: str) -> FileVersion:
+    """The file as it is now. NotFound, Unauthorized, or DataError when it is not a regular file."""
+    try:
+        status = os.stat(path)
+    except FileNotFoundError as error:
+        raise NotFound(f"no such file: {path}") from error
+    except PermissionError as error:
+        raise Unauthorized(f"no permission to read: {path}") from error
+    except (OSError, ValueError) as error:
+        raise DataError(f"cannot look at the file: {path}: {error}") from error
+    if not stat.S_ISREG(status.st_mode):
+        raise DataError(f"not a regular file: {path}")
+    return FileVersion(path, status.st_size, status.st_mtime_ns)
+
+
+async def read_footers(client: TransferClient, versions: Sequence[FileVersion]) -> list[ParquetFile]:
+    """The footers of several files, concurrently; the first error cancels the rest."""
+    room = asyncio.Semaphore(_CONCURRENT_FOOTERS)
+
+    async def read_one(version: FileVersion) -> ParquetFile:
+        async with room:
+            return await read_footer(client, version)
+
+    tasks: list[asyncio.Task[ParquetFile]] = []
+    try:
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(read_one(version)) for version in versions]
+    except BaseExceptionGroup as failures:
+        raise first_failure(failures) from None
+    return [task.result() for task in tasks]
+
+
+def first_failure(failures: BaseExceptionGroup[BaseException]) -> BaseException:
+    """The first single exception in nested groups: what a caller of one operation expects to see."""
+    first = failures.exceptions[0]
+    return first_failure(first) if isinstance(first, BaseExceptionGroup) else first
+
+
+async def read_footer(client: TransferClient, version: FileVersion) -> ParquetFile:
+    """One file's footer. DataError when the file is not Parquet or its footer cannot be true."""
+    if version.size < FIRST_DATA_BYTE + _TRAILER:
+        raise DataError(f"too short for a Parquet file: {version.path}: {version.size} bytes")
+    tail = await _read(client, version, min(_FIRST_READ, version.size))
+    needed = _footer_length(version, tail) + _TRAILER
+    if needed > len(tail):
+        tail = await _read(client, version, needed)
+    return parse_footer(version, tail[-needed:])
+
+
+async def _read(client: TransferClient, version: FileVersion, length: int) -> bytes:
+    """The last `length` bytes; copied, because the footer outlives the transfer's buffer."""
+    (buffer,) = await client.read(version.path, [Extent(version.size - length, length)])
+    try:
+        return bytes(buffer.view)
+    finally:
+        buffer.release()
+
+
+def _footer_length(version: FileVersion, tail: bytes) -> int:
+    magic = tail[-4:]
+    if magic == _ENCRYPTED_MAGIC:
+        raise Unsupported(f"encrypted Parquet: {version.path}")
+    if magic != _MAGIC:
+        raise DataError(f"not a Parquet file (no magic bytes at its end): {version.path}")
+    length = int.from_bytes(tail[-_TRAILER:-4], "little")
+    if not 0 < length <= version.size - _TRAILER - FIRST_DATA_BYTE:
+        raise DataError(f"the Parquet footer's length is outside the file: {version.path}: {length}")
+    return length
+
+
+def parse_footer(version: FileVersion, footer: bytes) -> ParquetFile:
+    """`footer`: the Thrift bytes, their length and the magic, to the file's end."""
+    metadata, schema = _parse(version, footer)
+    plain, plain_schema = metadata, schema
+    if _ARROW_SCHEMA_KEY in footer:
+        plain, plain_schema = _parse(version, footer.replace(_ARROW_SCHEMA_KEY, _HIDDEN_KEY))
+    # A stored Arrow schema makes the decoder build string views (which alias the transfer's buffers) and dictionaries
+    # of its own choice. It is hidden where it adds nothing else (time zones, durations, extension types).
+    if [normalise_type(f.type) for f in schema] == [normalise_type(f.type) for f in plain_schema]:
+        metadata, schema = plain, plain_schema
+    rows = tuple(metadata.row_group(i).num_rows for i in range(metadata.num_row_groups))
+    if any(count < 0 for count in rows) or sum(rows) != metadata.num_rows:
+        raise DataError(f"the Parquet footer's row counts contradict each other: {version.path}: {metadata.num_rows}")
+    fields = parquet_fields(schema)
+    for group in range(len(rows)):
+        if metadata.row_group(group).num_columns != metadata.num_columns:
+            raise DataError(f"the Parquet footer lacks columns: {version.path}, row group {group}")
+    return ParquetFile(version, metadata, version.size - len(footer), fields, rows)
+
+
+def _parse(version: FileVersion, footer: bytes) -> tuple[pq.FileMetaData, pa.Schema]:
+    try:
+        metadata = pq.read_metadata(pa.BufferReader(footer))
+        return metadata, metadata.schema.to_arrow_schema()
+    except (pa.ArrowException, OSError, ValueError, OverflowError, UnicodeDecodeError) as error:
+        raise DataError(f"cannot read the Parquet footer: {version.path}: {error}") from error

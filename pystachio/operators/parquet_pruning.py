@@ -1,0 +1,133 @@
+"""Which row groups a predicate cannot be true in, by the footer's statistics.
+
+Everything here is conservative: statistics are inclusive limits that need not be tight (strings may be truncated) and
+leave NaN out, so a shape that is not understood keeps the row group.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import pyarrow as pa
+
+from pystachio.operators.expressions import Call, Cast, Expression, FieldReference, InList, Literal
+from pystachio.operators.parquet_statistics import ChunkStatistics
+
+StatisticsOf = Callable[[int], ChunkStatistics]
+"""Statistics of the field at a position."""
+
+_MIRRORED = {"lt": "gt", "lte": "gte", "gt": "lt", "gte": "lte", "equal": "equal", "is_not_distinct_from": "equal"}
+_WILDCARDS = ("%", "_", "\\")
+
+
+def may_be_true(predicate: Expression, statistics: StatisticsOf, rows: int) -> bool:
+    """False only when the predicate is true for none of the row group's `rows` rows."""
+    match predicate:
+        case Literal(value=value):
+            return value is not None and value is not False
+        case Call(function="and", arguments=parts):
+            return all(may_be_true(part, statistics, rows) for part in parts)
+        case Call(function="or", arguments=parts):
+            return any(may_be_true(part, statistics, rows) for part in parts)
+        case Call(function="is_null", arguments=(FieldReference(index=index),)):
+            return statistics(index).nulls != 0
+        case Call(function="is_not_null", arguments=(FieldReference(index=index),)):
+            return statistics(index).nulls != rows
+        case Call(function="like" | "starts_with" as function, arguments=(FieldReference(index=index), Literal() as text)):
+            return _prefix_may_match(statistics(index), rows, _prefix(function, text.value))
+        case Call(function=function, arguments=(left, right)) if function in _MIRRORED:
+            return _comparison_may_be_true(function, left, right, statistics, rows)
+        case InList(operand=operand, options=options):
+            return any(
+                _comparison_may_be_true("equal", operand, option, statistics, rows) for option in options
+            )
+        case _:
+            return True
+
+
+def _comparison_may_be_true(
+    function: str, left: Expression, right: Expression, statistics: StatisticsOf, rows: int
+) -> bool:
+    if isinstance(left, Literal):
+        function, left, right = _MIRRORED[function], right, left
+    if not isinstance(right, Literal):
+        return True
+    if right.value is None:
+        return function == "is_not_distinct_from"
+    source = _source(left)
+    if source is None:
+        return True
+    index, convert = source
+    known = statistics(index)
+    if known.nulls == rows:
+        return False
+    wanted = right.value.encode() if isinstance(right.value, str) else right.value
+    if known.low is None or isinstance(wanted, float) and math.isnan(wanted):
+        return True
+    return _in_range(function, convert(known.low), convert(known.high), wanted, floating=isinstance(wanted, float))
+
+
+def _in_range(function: str, low: Any, high: Any, wanted: Any, *, floating: bool) -> bool:
+    """`floating`: a NaN, which statistics leave out, is greater than every number."""
+    if isinstance(low, bytes) is not isinstance(wanted, bytes):
+        return True
+    match function:
+        case "lt":
+            return bool(low < wanted)
+        case "lte":
+            return bool(low <= wanted)
+        case "gt":
+            return floating or bool(high > wanted)
+        case "gte":
+            return floating or bool(high >= wanted)
+        case _:
+            return bool(low <= wanted <= high)
+
+
+def _source(expression: Expression) -> tuple[int, Callable[[Any], Any]] | None:
+    """The field behind an expression that grows with it, and what the expression makes of the field's value."""
+    match expression:
+        case FieldReference(index=index):
+            return index, _same
+        case Cast(operand=FieldReference(index=index, type=source), type=target, null_on_failure=False):
+            factor = _widening_factor(source, target)
+            return None if factor is None else (index, lambda value: value * factor)
+        case _:
+            return None
+
+
+def _same(value: Any) -> Any:
+    return value
+
+
+def _widening_factor(source: pa.DataType, target: pa.DataType) -> int | None:
+    """What a lossless conversion multiplies the encoded value with; None for conversions that may lose or fail."""
+    if pa.types.is_decimal(target):
+        digits = target.scale - (source.scale if pa.types.is_decimal(source) else 0)
+        if digits >= 0 and (pa.types.is_decimal(source) or pa.types.is_integer(source)):
+            return int(10**digits)
+    if pa.types.is_integer(source) and pa.types.is_integer(target) and source.bit_width <= target.bit_width:
+        return 1
+    if pa.types.is_float32(source) and pa.types.is_float64(target):
+        return 1
+    return None
+
+
+def _prefix(function: str, text: Any) -> bytes:
+    """The bytes that every match begins with."""
+    if not isinstance(text, str):
+        return b""
+    if function == "starts_with":
+        return text.encode()
+    ends = [position for position in map(text.find, _WILDCARDS) if position >= 0]
+    return text[: min(ends, default=len(text))].encode()
+
+
+def _prefix_may_match(known: ChunkStatistics, rows: int, prefix: bytes) -> bool:
+    if known.nulls == rows:
+        return False
+    if not isinstance(known.low, bytes) or not prefix:
+        return True
+    return bool(known.high >= prefix and known.low[: len(prefix)] <= prefix)

@@ -1,0 +1,215 @@
+"""What a registered table is to the engine: a schema and the Parquet files that hold its rows, each with its footer.
+
+A footer is read once per file version (path, size, modification time) and every number in it is checked against the
+file's size before anything trusts it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from pystachio.errors import DataError, Unsupported
+from pystachio.operators.batch import Field, Schema
+from pystachio.operators.column import normalise_type
+from pystachio.operators.parquet_dictionary import SharedDictionary
+from pystachio.operators.parquet_statistics import ChunkStatistics, Encode, chunk_statistics, statistics_encoder
+
+FIRST_DATA_BYTE = 4
+"""A Parquet file begins with the four bytes PAR1."""
+
+_PADDED_WRITER = "parquet-mr"
+_PADDING = 100
+"""Old parquet-mr left a page header out of a chunk's size (PARQUET-816); Arrow then reads this much more."""
+
+_MOST_PLAUSIBLE_RATIO = 1 << 20
+"""No codec and encoding known compress more; a footer that claims more lies."""
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class FileVersion:
+    """What identifies the content of a file: its footer, statistics and sample are cached under it."""
+
+    path: str
+    size: int
+    mtime_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class ParquetField:
+    """A top-level column of a file. `type` is normalised; `leaf` is its position among the file's primitive columns,
+    None when the column is nested and cannot be read."""
+
+    name: str
+    type: pa.DataType
+    nullable: bool
+    leaf: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class ColumnChunk:
+    """The bytes of one column in one row group: `length` bytes from `offset`, `decoded` bytes when decompressed."""
+
+    offset: int
+    length: int
+    decoded: int
+    has_dictionary: bool
+    statistics: ChunkStatistics
+
+
+@dataclass(eq=False)
+class ParquetFile:
+    """One file version with its footer; `data_end` is the offset of the footer. Immutable but for its caches."""
+
+    version: FileVersion
+    metadata: pq.FileMetaData
+    data_end: int
+    fields: tuple[ParquetField, ...]
+    row_group_rows: tuple[int, ...]
+    _chunks: dict[int, tuple[ColumnChunk, ...]] = field(default_factory=dict, repr=False)
+
+    @property
+    def path(self) -> str:
+        return self.version.path
+
+    @property
+    def size(self) -> int:
+        return self.version.size
+
+    @property
+    def mtime_ns(self) -> int:
+        return self.version.mtime_ns
+
+    @property
+    def rows(self) -> int:
+        return sum(self.row_group_rows)
+
+    @cached_property
+    def positions(self) -> dict[str, int]:
+        """Position in `fields` by name; of equal names the first."""
+        return {f.name: i for i, f in reversed(list(enumerate(self.fields)))}
+
+    def chunks(self, column: int) -> tuple[ColumnChunk, ...]:
+        """The column's chunk in each row group. DataError when the footer's numbers do not fit the file."""
+        chunks = self._chunks.get(column)
+        if chunks is None:
+            described = self.fields[column]
+            if described.leaf is None:
+                raise Unsupported(f"reading the nested column {described.name!r} of {self.path}")
+            encode = statistics_encoder(described.type, self.metadata.schema.column(described.leaf))
+            groups = range(len(self.row_group_rows))
+            chunks = tuple(self._chunk(column, described.leaf, group, encode) for group in groups)
+            self._chunks[column] = chunks
+        return chunks
+
+    def _chunk(self, column: int, leaf: int, group: int, encode: Encode) -> ColumnChunk:
+        raw = self.metadata.row_group(group).column(leaf)
+        offset = raw.data_page_offset
+        if raw.has_dictionary_page and 0 < raw.dictionary_page_offset < offset:
+            offset = raw.dictionary_page_offset
+        length, decoded = raw.total_compressed_size, raw.total_uncompressed_size
+        if self.metadata.created_by.startswith(_PADDED_WRITER):
+            length = min(length + _PADDING, self.data_end - offset)
+        inside = offset >= FIRST_DATA_BYTE and length >= 0 and offset + length <= self.data_end
+        plausible = 0 <= decoded <= _MOST_PLAUSIBLE_RATIO * (length + 1)
+        if not (inside and plausible and raw.num_values == self.row_group_rows[group]):
+            raise DataError(
+                f"the Parquet footer contradicts the file: {self.place(group, column)}: offset {offset}, "
+                f"length {length}, decoded {decoded}, values {raw.num_values} of {self.row_group_rows[group]} rows, "
+                f"file of {self.size} bytes"
+            )
+        return ColumnChunk(offset, length, decoded, raw.has_dictionary_page, chunk_statistics(raw, encode))
+
+    def place(self, group: int | Sequence[int], column: int | None = None) -> str:
+        """Where in the file, for messages."""
+        groups = f"row group {group}" if isinstance(group, int) else "row groups " + ", ".join(map(str, group))
+        named = "" if column is None else f", column {self.fields[column].name!r}"
+        return f"{self.path}, {groups}{named}"
+
+
+@dataclass(frozen=True, eq=False)
+class Table:
+    """`schema` has normalised types; each file has all the columns, found by name. Equal when the file versions are."""
+
+    name: str
+    schema: Schema
+    files: tuple[ParquetFile, ...]
+    dictionaries: dict[int, SharedDictionary] = field(default_factory=dict, repr=False, compare=False)
+
+    @cached_property
+    def version(self) -> tuple[FileVersion, ...]:
+        """What caches of anything derived from the table's content are keyed by."""
+        return tuple(file.version for file in self.files)
+
+    @cached_property
+    def rows(self) -> int:
+        return sum(file.rows for file in self.files)
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Table):
+            return NotImplemented
+        return self is other or (self.name == other.name and self.version == other.version)
+
+    def __hash__(self) -> int:
+        return hash((self.name, self.version))
+
+    def dictionary(self, column: int) -> SharedDictionary:
+        """The codes that all scans of the column share as long as the table's files stay as they are."""
+        return self.dictionaries.setdefault(column, SharedDictionary())
+
+
+def table_of_files(name: str, files: Sequence[ParquetFile]) -> Table:
+    """A table of files that agree: the same column names (in any order) with the same types.
+
+    The order of the columns is the first file's; a column is nullable when it is in any file. DataError names the
+    first two files that disagree.
+    """
+    first = files[0]
+    nullable = {f.name: f.nullable for f in first.fields}
+    for file in files[1:]:
+        _require_agreement(first, file)
+        for f in file.fields:
+            nullable[f.name] |= f.nullable
+    return Table(name, tuple(Field(f.name, f.type, nullable[f.name]) for f in first.fields), tuple(files))
+
+
+def _require_agreement(first: ParquetFile, other: ParquetFile) -> None:
+    ours, theirs = {f.name: f.type for f in first.fields}, {f.name: f.type for f in other.fields}
+    for name in (*ours, *theirs):
+        mine, yours = ours.get(name), theirs.get(name)
+        if mine is None or yours is None or mine != yours:
+            raise DataError(
+                f"files of one table have different schemas: column {name!r} is {mine or 'absent'} in {first.path} "
+                f"and {yours or 'absent'} in {other.path}",
+                hint="register files of different schemas as separate tables",
+            )
+
+
+def parquet_fields(schema: pa.Schema) -> tuple[ParquetField, ...]:
+    """The top-level columns of a file's Arrow schema with their positions among the primitive columns."""
+    fields = []
+    leaf = 0
+    for f in schema:
+        leaves = _leaves(f.type)
+        stored = f.type.storage_type if isinstance(f.type, pa.BaseExtensionType) else f.type
+        nested = pa.types.is_nested(stored)
+        fields.append(ParquetField(f.name, normalise_type(stored), f.nullable, None if nested else leaf))
+        leaf += leaves
+    return tuple(fields)
+
+
+def _leaves(type_: pa.DataType) -> int:
+    """Primitive columns that a type takes in a file."""
+    if isinstance(type_, pa.BaseExtensionType):
+        return _leaves(type_.storage_type)
+    if pa.types.is_map(type_):
+        return _leaves(type_.key_type) + _leaves(type_.item_type)
+    if pa.types.is_struct(type_):
+        return sum(_leaves(type_.field(i).type) for i in range(type_.num_fields))
+    if pa.types.is_nested(type_):
+        return _leaves(type_.value_type)
+    return 1
