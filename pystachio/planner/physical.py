@@ -1,0 +1,264 @@
+"""From the logical plan to physical operators: build sides, runtime filters, top-N, shared sub-plans, narrow outputs.
+
+The planner and the operators use the same nouns; here the operators are the ones with `Operator` in the name.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from pystachio.operators.aggregate import aggregate
+from pystachio.operators.batch import Field
+from pystachio.operators.expressions import FieldReference, JoinKind, conjunction, conjuncts, fields_of
+from pystachio.operators.filter import Filter as FilterOperator
+from pystachio.operators.join import Join as JoinOperator
+from pystachio.operators.limit import Limit as LimitOperator
+from pystachio.operators.operator import Operator
+from pystachio.operators.pipeline import PhysicalPlan
+from pystachio.operators.project import Project as ProjectOperator
+from pystachio.operators.scan import Scan, ScanFilter
+from pystachio.operators.sort import Sort as SortOperator
+from pystachio.operators.spool import Spool
+from pystachio.operators.table import Table
+from pystachio.operators.top_n import TopN
+from pystachio.operators.union_all import UnionAll as UnionAllOperator
+from pystachio.operators.values import Values as ValuesOperator
+from pystachio.planner.cardinality import Estimator
+from pystachio.planner.logical import (
+    Aggregate,
+    Filter,
+    Join,
+    Limit,
+    LogicalPlan,
+    Project,
+    Query,
+    Read,
+    Sort,
+    UnionAll,
+    Values,
+)
+from pystachio.planner.profiles import Estimate
+from pystachio.planner.pushdown import (
+    Needed,
+    moved,
+    moved_call,
+    moved_keys,
+    needed_of_aggregate,
+    needed_of_join,
+)
+from pystachio.planner.runtime_filters import (
+    Side,
+    WantedFilter,
+    filtering_keys,
+    through_aggregate,
+    through_join,
+    through_project,
+)
+from pystachio.planner.sharing import shared_plans
+
+_LARGEST_TOP_N = 100_000
+"""More rows than this are sorted as a whole: a top-N keeps all its rows at hand."""
+
+_SMALLEST_FILTERED_SCAN = 20_000
+"""A scan of fewer rows is done before a runtime filter would arrive."""
+
+
+def plan(query: Query, tables: Mapping[str, Table], estimator: Estimator) -> PhysicalPlan:
+    """The operators that run `query`; slots of runtime filters are numbered from 0."""
+    lowering = _Lowering(query, tables, estimator)
+    scalars = tuple(lowering.exact(scalar) for scalar in query.scalars)
+    return PhysicalPlan(lowering.exact(query.root), scalars, tuple(f.name for f in query.root.schema))
+
+
+def choose_build(join: Join, left: Estimate, right: Estimate) -> Side:
+    """The smaller side. An outer, semi or anti join that builds its preserved side puts rows out only at its end, so
+    there the left side must be clearly smaller."""
+    factor = 1.0 if join.kind is JoinKind.INNER else 2.0
+    return "left" if left.rows * factor < right.rows else "right"
+
+
+@dataclass(frozen=True, slots=True)
+class _Lowered:
+    """`positions[p]`: where the operator puts out the logical plan's field p. Only needed fields are in it."""
+
+    operator: Operator
+    positions: Mapping[int, int]
+
+
+class _Lowering:
+    def __init__(self, query: Query, tables: Mapping[str, Table], estimator: Estimator) -> None:
+        self._tables = tables
+        self._estimator = estimator
+        self._consumers = shared_plans(query, estimator)
+        self._spools: dict[int, _Lowered] = {}
+        self._slots = itertools.count()
+        self._used_slots: set[int] = set()
+
+    def exact(self, plan: LogicalPlan) -> Operator:
+        everything = range(len(plan.schema))
+        return _exact(self.lower(plan, frozenset(everything), ()), everything, plan.schema)
+
+    def lower(self, plan: LogicalPlan, needed: Needed, filters: tuple[WantedFilter, ...]) -> _Lowered:
+        """Operators that put out at least the `needed` fields; `filters` may be applied or not."""
+        consumers = self._consumers.get(id(plan))
+        if consumers is None:
+            return self._lower(plan, needed, filters)
+        spooled = self._spools.get(id(plan))
+        if spooled is None:
+            source = self._lower(plan, frozenset(range(len(plan.schema))), ())
+            spooled = _Lowered(Spool(source.operator, consumers), source.positions)
+            self._spools[id(plan)] = spooled
+        return spooled
+
+    def _lower(self, plan: LogicalPlan, needed: Needed, filters: tuple[WantedFilter, ...]) -> _Lowered:
+        match plan:
+            case Read():
+                return self._read(plan, needed, filters)
+            case Values():
+                rows = tuple(tuple(row[p] for p in sorted(needed)) for row in plan.rows)
+                return _Lowered(ValuesOperator(rows, tuple(plan.schema[p] for p in sorted(needed))), _places(needed))
+            case Filter():
+                return self._filter(plan, needed, filters)
+            case Project():
+                return self._project(plan, needed, filters)
+            case Join():
+                return self._join(plan, needed, filters)
+            case Aggregate():
+                return self._aggregate(plan, filters)
+            case Sort():
+                source = self.lower(plan.input, needed | {key.index for key in plan.keys}, filters)
+                return replace(source, operator=SortOperator(source.operator, moved_keys(plan.keys, source.positions)))
+            case Limit():
+                return self._limit(plan, needed)
+            case UnionAll():
+                kept = sorted(needed)
+                schema = tuple(plan.schema[p] for p in kept)
+                parts = tuple(_exact(self.lower(part, needed, filters), kept, schema) for part in plan.inputs)
+                return _Lowered(UnionAllOperator(parts, schema), _places(needed))
+
+    def _read(self, read: Read, needed: Needed, filters: tuple[WantedFilter, ...]) -> _Lowered:
+        table = self._tables[read.table]
+        if table.rows < _SMALLEST_FILTERED_SCAN:
+            filters = ()
+        tested = frozenset[int]() if read.predicate is None else fields_of(read.predicate)
+        columns = _places(needed | tested | {wanted.field for wanted in filters})
+        self._used_slots.update(wanted.slot for wanted in filters)
+        scan = Scan(
+            table,
+            columns=tuple(read.columns[p] for p in columns),
+            predicate=None if read.predicate is None else moved(read.predicate, columns),
+            output=tuple(columns[p] for p in sorted(needed)),
+            filters=tuple(ScanFilter(wanted.slot, columns[wanted.field]) for wanted in filters),
+        )
+        return _Lowered(scan, _places(needed))
+
+    def _filter(self, plan: Filter, needed: Needed, filters: tuple[WantedFilter, ...]) -> _Lowered:
+        if isinstance(plan.input, Read) and id(plan.input) not in self._consumers:
+            both = conjunction((*conjuncts(plan.input.predicate), *conjuncts(plan.predicate)))
+            return self._read(replace(plan.input, predicate=both), needed, filters)
+        source = self.lower(plan.input, needed | fields_of(plan.predicate), filters)
+        return replace(source, operator=FilterOperator(source.operator, moved(plan.predicate, source.positions)))
+
+    def _project(self, plan: Project, needed: Needed, filters: tuple[WantedFilter, ...]) -> _Lowered:
+        """Plain references move no data and need no operator."""
+        wanted = {p: plan.expressions[p] for p in sorted(needed)}
+        read = frozenset[int]().union(*(fields_of(expression) for expression in wanted.values()))
+        source = self.lower(plan.input, read, through_project(plan, filters))
+        places = {p: source.positions[e.index] for p, e in wanted.items() if isinstance(e, FieldReference)}
+        if len(places) == len(wanted):
+            return _Lowered(source.operator, places)
+        expressions = tuple(moved(expression, source.positions) for expression in wanted.values())
+        schema = tuple(plan.schema[p] for p in wanted)
+        return _Lowered(ProjectOperator(source.operator, expressions, schema), _places(needed))
+
+    def _join(self, plan: Join, needed: Needed, filters: tuple[WantedFilter, ...]) -> _Lowered:
+        build = choose_build(plan, self._estimator.estimate(plan.left), self._estimator.estimate(plan.right))
+        own = {key: next(self._slots) for key in filtering_keys(plan, build, self._estimator)}
+        left_filters, right_filters = through_join(plan, filters)
+        if build == "right":
+            left_filters += tuple(WantedFilter(slot, plan.left_keys[key]) for key, slot in own.items())
+        else:
+            right_filters += tuple(WantedFilter(slot, plan.right_keys[key]) for key, slot in own.items())
+        left_needed, right_needed = needed_of_join(plan, needed)
+        left = self.lower(plan.left, left_needed, left_filters)
+        right = self.lower(plan.right, right_needed, right_filters)
+        both = _both_sides(plan, left, right)
+        put_out = _put_out(plan, both, left, right)
+        operator = JoinOperator(
+            left.operator,
+            right.operator,
+            plan.kind,
+            left_keys=tuple(left.positions[key] for key in plan.left_keys),
+            right_keys=tuple(right.positions[key] for key in plan.right_keys),
+            null_equal=plan.null_equal,
+            residual=None if plan.residual is None else moved(plan.residual, both),
+            null_aware=plan.null_aware,
+            build=build,
+            output=tuple(put_out[p] for p in sorted(needed)),
+            runtime_filters=tuple(self._published(own.get(key)) for key in range(len(plan.left_keys))),
+        )
+        return _Lowered(operator, _places(needed))
+
+    def _published(self, slot: int | None) -> int | None:
+        """A filter that no scan took is not worth making."""
+        return slot if slot in self._used_slots else None
+
+    def _aggregate(self, plan: Aggregate, filters: tuple[WantedFilter, ...]) -> _Lowered:
+        source = self.lower(plan.input, needed_of_aggregate(plan, plan.calls), through_aggregate(plan, filters))
+        operator = aggregate(
+            source.operator,
+            keys=tuple(source.positions[key] for key in plan.keys),
+            calls=tuple(moved_call(call, source.positions) for call in plan.calls),
+            schema=plan.schema,
+            grouping_sets=plan.grouping_sets,
+        )
+        return _Lowered(operator, {position: position for position in range(len(plan.schema))})
+
+    def _limit(self, plan: Limit, needed: Needed) -> _Lowered:
+        """No filter passes: it would let other rows into the limit."""
+        match plan.input:
+            case Project() as project if id(project) not in self._consumers:
+                below = replace(plan, input=project.input)
+                return self._project(replace(project, input=below), needed, ())
+            case Sort() as sort if plan.count is not None and self._is_top_n(plan, sort):
+                source = self.lower(sort.input, needed | {key.index for key in sort.keys}, ())
+                keys = moved_keys(sort.keys, source.positions)
+                return replace(source, operator=TopN(source.operator, keys, plan.count, plan.offset))
+            case _:
+                source = self.lower(plan.input, needed, ())
+                return replace(source, operator=LimitOperator(source.operator, plan.offset, plan.count))
+
+    def _is_top_n(self, plan: Limit, sort: Sort) -> bool:
+        small = plan.count is not None and plan.count + plan.offset <= _LARGEST_TOP_N
+        return small and id(sort) not in self._consumers
+
+
+def _places(fields: Needed) -> dict[int, int]:
+    return {position: place for place, position in enumerate(sorted(fields))}
+
+
+def _both_sides(plan: Join, left: _Lowered, right: _Lowered) -> dict[int, int]:
+    """Where the fields of both logical sides are among the fields of the operators."""
+    old_width, new_width = len(plan.left.schema), len(left.operator.schema)
+    both = dict(left.positions)
+    both.update({old_width + old: new_width + new for old, new in right.positions.items()})
+    return both
+
+
+def _put_out(plan: Join, both: dict[int, int], left: _Lowered, right: _Lowered) -> dict[int, int]:
+    """Where the join's own fields are: a mark is behind the fields of both operators."""
+    if plan.kind is not JoinKind.MARK:
+        return both
+    mark = len(left.operator.schema) + len(right.operator.schema)
+    return {**left.positions, len(plan.left.schema): mark}
+
+
+def _exact(lowered: _Lowered, order: Sequence[int], schema: Sequence[Field]) -> Operator:
+    """The operator with exactly the logical fields `order`, described by `schema`."""
+    positions = [lowered.positions[p] for p in order]
+    if positions == list(range(len(lowered.operator.schema))):
+        return lowered.operator
+    references = tuple(FieldReference(p, f.type) for p, f in zip(positions, schema, strict=True))
+    return ProjectOperator(lowered.operator, references, tuple(schema))

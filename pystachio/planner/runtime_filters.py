@@ -1,0 +1,113 @@
+"""Where a join's build side may take rows out of its probe side, and through which operators that travels down.
+
+A runtime filter drops rows whose value of one field is not among a build side's keys (NULL never is). Whoever asks for
+it is a join above that drops exactly these rows, so below it the filter may be applied anywhere it removes no other row
+of the join's result.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Literal
+
+from pystachio.operators.expressions import FieldReference, JoinKind
+from pystachio.planner.cardinality import Estimator
+from pystachio.planner.logical import Aggregate, Join, Project
+from pystachio.planner.profiles import join_domain
+
+Side = Literal["left", "right"]
+
+_MOST_PASSING = 0.8
+"""A filter that is expected to let more of the rows through costs more than it saves."""
+
+
+@dataclass(frozen=True, slots=True)
+class WantedFilter:
+    """Slot `slot` will hold the values that the plan's field at position `field` must have."""
+
+    slot: int
+    field: int
+
+
+def filtering_keys(join: Join, build: Side, estimator: Estimator) -> list[int]:
+    """Positions in the join's keys for which the build side may and should filter the probe side."""
+    if not _drops_unmatched_probe_rows(join.kind, build) or join.null_aware:
+        return []
+    return [key for key in range(len(join.left_keys)) if _may_filter(join, key) and _pays(join, key, build, estimator)]
+
+
+def _drops_unmatched_probe_rows(kind: JoinKind, build: Side) -> bool:
+    match kind:
+        case JoinKind.INNER | JoinKind.SEMI:
+            return True
+        case JoinKind.ANTI:
+            return build == "left"
+        case JoinKind.LEFT:
+            return build == "left"
+        case JoinKind.RIGHT:
+            return build == "right"
+        case JoinKind.FULL | JoinKind.MARK:
+            return False
+
+
+def _may_filter(join: Join, key: int) -> bool:
+    """Where NULLs are equal a NULL of the probe side may match, unless one side has none."""
+    if not join.null_equal[key]:
+        return True
+    left, right = join.left.schema[join.left_keys[key]], join.right.schema[join.right_keys[key]]
+    return not (left.nullable and right.nullable)
+
+
+def _pays(join: Join, key: int, build: Side, estimator: Estimator) -> bool:
+    left = estimator.estimate(join.left).columns[join.left_keys[key]]
+    right = estimator.estimate(join.right).columns[join.right_keys[key]]
+    present = left.distinct if build == "left" else right.distinct
+    return present <= _MOST_PASSING * join_domain([left], [right])
+
+
+def through_project(project: Project, filters: Iterable[WantedFilter]) -> tuple[WantedFilter, ...]:
+    """The filters on fields that the projection only passes on."""
+    traced = []
+    for wanted in filters:
+        expression = project.expressions[wanted.field]
+        if isinstance(expression, FieldReference):
+            traced.append(WantedFilter(wanted.slot, expression.index))
+    return tuple(traced)
+
+
+def through_aggregate(aggregate: Aggregate, filters: Iterable[WantedFilter]) -> tuple[WantedFilter, ...]:
+    """The filters on group keys: they take out whole groups. A key that a grouping set leaves out is NULL there, in
+    groups made of rows that the filter would have to keep."""
+    return tuple(
+        WantedFilter(wanted.slot, aggregate.keys[wanted.field])
+        for wanted in filters
+        if wanted.field < len(aggregate.keys) and all(wanted.field in chosen for chosen in aggregate.grouping_sets)
+    )
+
+
+def through_join(
+    join: Join, filters: Iterable[WantedFilter]
+) -> tuple[tuple[WantedFilter, ...], tuple[WantedFilter, ...]]:
+    """The filters for the left and for the right input.
+
+    A field of either side is filtered there: what it loses could only have made rows with a value that the filter
+    drops, or (in an outer join) rows with a NULL, dropped just the same. A key filters its partner for the same reason.
+    Not so the right side of a MARK or a NOT IN: a NULL there changes the answer for other values.
+    """
+    width = len(join.left.schema)
+    right_counts = join.kind is not JoinKind.MARK and not join.null_aware
+    left: list[WantedFilter] = []
+    right: list[WantedFilter] = []
+    for wanted in filters:
+        if wanted.field < width:
+            left.append(wanted)
+            if right_counts:
+                partners = zip(join.left_keys, join.right_keys, strict=True)
+                right += [WantedFilter(wanted.slot, r) for key, r in partners if key == wanted.field]
+        elif join.kind is not JoinKind.MARK:
+            field = wanted.field - width
+            right.append(WantedFilter(wanted.slot, field))
+            partners = zip(join.left_keys, join.right_keys, strict=True)
+            left += [WantedFilter(wanted.slot, key) for key, r in partners if r == field]
+    return tuple(left), tuple(right)

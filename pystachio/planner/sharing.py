@@ -1,0 +1,106 @@
+"""Equal sub-plans: made one object each, and which of them are worth running once."""
+
+from __future__ import annotations
+
+from dataclasses import fields, replace
+from typing import Any
+
+from pystachio.planner.cardinality import Estimator
+from pystachio.planner.logical import (
+    Aggregate,
+    Filter,
+    Join,
+    Limit,
+    LogicalPlan,
+    Project,
+    Query,
+    Read,
+    Sort,
+    UnionAll,
+    Values,
+)
+
+_MOST_BYTES = 256 << 20
+"""A shared result is kept until its last consumer has read it; a larger one is cheaper to compute again."""
+
+_BYTES_PER_VALUE = 8
+
+
+def inputs_of(plan: LogicalPlan) -> tuple[LogicalPlan, ...]:
+    """The direct sub-plans."""
+    match plan:
+        case Read() | Values():
+            return ()
+        case Join(left=left, right=right):
+            return (left, right)
+        case UnionAll(inputs=inputs):
+            return inputs
+        case Filter(input=input_) | Project(input=input_) | Aggregate(input=input_) | Sort(input=input_):
+            return (input_,)
+        case Limit(input=input_):
+            return (input_,)
+
+
+def with_inputs(plan: LogicalPlan, inputs: tuple[LogicalPlan, ...]) -> LogicalPlan:
+    """The plan over other sub-plans of the same schemas; the same object when they are the same objects."""
+    if all(new is old for new, old in zip(inputs, inputs_of(plan), strict=True)):
+        return plan
+    match plan:
+        case Read() | Values():
+            return plan
+        case Join():
+            left, right = inputs
+            return replace(plan, left=left, right=right)
+        case UnionAll():
+            return replace(plan, inputs=inputs)
+        case Filter() | Project() | Aggregate() | Sort() | Limit():
+            (input_,) = inputs
+            return replace(plan, input=input_)
+
+
+def unify(query: Query) -> Query:
+    """The same query in which equal sub-plans are the same object."""
+    known: dict[tuple[Any, ...], LogicalPlan] = {}
+
+    def visit(plan: LogicalPlan) -> LogicalPlan:
+        inputs = tuple(visit(part) for part in inputs_of(plan))
+        own = tuple(getattr(plan, f.name) for f in fields(plan) if f.name not in ("input", "inputs", "left", "right"))
+        key = (type(plan), tuple(id(part) for part in inputs), own)
+        if key not in known:
+            known[key] = with_inputs(plan, inputs)
+        return known[key]
+
+    return Query(visit(query.root), tuple(visit(scalar) for scalar in query.scalars))
+
+
+def shared_plans(query: Query, estimator: Estimator) -> dict[int, int]:
+    """The sub-plans of a unified query to run once, by `id`, with the number of their consumers."""
+    occurrences: dict[int, int] = {}
+    worth: dict[int, bool] = {}
+
+    def visit(plan: LogicalPlan) -> None:
+        occurrences[id(plan)] = occurrences.get(id(plan), 0) + 1
+        if occurrences[id(plan)] > 1:
+            if id(plan) not in worth:
+                worth[id(plan)] = _is_worth_keeping(plan, estimator)
+            if worth[id(plan)]:
+                return
+        for part in inputs_of(plan):
+            visit(part)
+
+    for top in (query.root, *query.scalars):
+        visit(top)
+    return {plan: occurrences[plan] for plan, pays in worth.items() if pays}
+
+
+def _is_worth_keeping(plan: LogicalPlan, estimator: Estimator) -> bool:
+    """Whether the sub-plan does work beyond reading, and puts out less than it reads."""
+    if not any(isinstance(part, Join | Aggregate) for part in _below(plan)):
+        return False
+    rows = estimator.rows(plan)
+    read = sum(estimator.rows(part) for part in _below(plan) if isinstance(part, Read))
+    return rows <= read and rows * max(1, len(plan.schema)) * _BYTES_PER_VALUE <= _MOST_BYTES
+
+
+def _below(plan: LogicalPlan) -> list[LogicalPlan]:
+    return [plan, *(part for child in inputs_of(plan) for part in _below(child))]
