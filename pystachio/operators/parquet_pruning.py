@@ -35,14 +35,14 @@ def may_be_true(predicate: Expression, statistics: StatisticsOf, rows: int) -> b
             return statistics(index).nulls != 0
         case Call(function="is_not_null", arguments=(FieldReference(index=index),)):
             return statistics(index).nulls != rows
-        case Call(function="like" | "starts_with" as function, arguments=(FieldReference(index=index), Literal() as text)):
+        case Call(
+            function="like" | "starts_with" as function, arguments=(FieldReference(index=index), Literal() as text)
+        ):
             return _prefix_may_match(statistics(index), rows, _prefix(function, text.value))
         case Call(function=function, arguments=(left, right)) if function in _MIRRORED:
             return _comparison_may_be_true(function, left, right, statistics, rows)
         case InList(operand=operand, options=options):
-            return any(
-                _comparison_may_be_true("equal", operand, option, statistics, rows) for option in options
-            )
+            return any(_comparison_may_be_true("equal", operand, option, statistics, rows) for option in options)
         case _:
             return True
 
@@ -64,7 +64,7 @@ def _comparison_may_be_true(
     if known.nulls == rows:
         return False
     wanted = right.value.encode() if isinstance(right.value, str) else right.value
-    if known.low is None or isinstance(wanted, float) and math.isnan(wanted):
+    if known.low is None or (isinstance(wanted, float) and math.isnan(wanted)):
         return True
     return _in_range(function, convert(known.low), convert(known.high), wanted, floating=isinstance(wanted, float))
 

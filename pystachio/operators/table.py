@@ -30,6 +30,11 @@ _MOST_PLAUSIBLE_RATIO = 1 << 20
 """No codec and encoding known compress more; a footer that claims more lies."""
 
 
+_SMALL_ROWS = 1 << 14
+_MOST_CODE_BYTES = 3.5
+"""Bytes per value, the dictionary's included: plain strings take four for their length alone."""
+
+
 @dataclass(frozen=True, slots=True, order=True)
 class FileVersion:
     """What identifies the content of a file: its footer, statistics and sample are cached under it."""
@@ -160,6 +165,36 @@ class Table:
     def dictionary(self, column: int) -> SharedDictionary:
         """The codes that all scans of the column share as long as the table's files stay as they are."""
         return self.dictionaries.setdefault(column, SharedDictionary())
+
+    def codes_pay(self, column: int) -> bool:
+        """Whether scans read the column as dictionary codes.
+
+        They do for strings of small tables, and where the whole column takes so few bytes per value that its pages must
+        hold codes: a column that fell back to plain pages would be hashed to make codes, at twice the cost of reading
+        it.
+        """
+        type_ = self.schema[column].type
+        if not (pa.types.is_string(type_) or pa.types.is_binary(type_)):
+            return False
+        if column in self.dictionaries and self.dictionaries[column].overflowed:
+            return False
+        if not self._is_byte_array(column):
+            return False
+        if self.rows <= _SMALL_ROWS:
+            return True
+        name = self.schema[column].name
+        chunks = [chunk for file in self.files for chunk in file.chunks(file.positions[name])]
+        if not all(chunk.has_dictionary for chunk in chunks if chunk.decoded):
+            return False
+        return sum(chunk.decoded for chunk in chunks) <= _MOST_CODE_BYTES * self.rows
+
+    def _is_byte_array(self, column: int) -> bool:
+        """Arrow makes codes only of the Parquet type BYTE_ARRAY, not of its fixed-length sibling."""
+        for file in self.files:
+            leaf = file.fields[file.positions[self.schema[column].name]].leaf
+            if leaf is None or file.metadata.schema.column(leaf).physical_type != "BYTE_ARRAY":
+                return False
+        return True
 
 
 def table_of_files(name: str, files: Sequence[ParquetFile]) -> Table:

@@ -1,0 +1,83 @@
+"""The scan: rows of a registered table that pass a predicate and runtime filters.
+
+Row groups that statistics rule out are never read. The others are read ahead of the decoders in units, under transient
+reservations; workers decode, select and put out one unit per job. Usually a unit's columns come in one read; once most
+units turn out to have no surviving row, the columns that are only put out are read separately, after the selection.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from pystachio.operators.batch import Batch, Schema
+from pystachio.operators.evaluate import bind_scalars
+from pystachio.operators.expressions import Expression
+from pystachio.operators.operator import Output
+from pystachio.operators.parquet_dictionary import SharedDictionary
+from pystachio.operators.runtime_filter import RuntimeFilter
+from pystachio.operators.scan_rows import FilterUse, RowReader
+from pystachio.operators.scan_run import ScanRun
+from pystachio.operators.scan_units import plan_units, require_unchanged
+from pystachio.operators.table import Table
+from pystachio.runtime.channels import Receiver
+from pystachio.runtime.context import Context
+
+
+@dataclass(frozen=True, slots=True)
+class ScanFilter:
+    """The runtime filter of the plan's slot `slot` applies to the scan's `columns[column]`."""
+
+    slot: int
+    column: int
+
+
+@dataclass(frozen=True, slots=True)
+class Scan:
+    """`columns` are positions in the table's schema; `predicate` is over them, `output` are positions in them."""
+
+    table: Table
+    columns: tuple[int, ...]
+    predicate: Expression | None
+    output: tuple[int, ...]
+    filters: tuple[ScanFilter, ...] = ()
+
+    @property
+    def inputs(self) -> tuple[()]:
+        return ()
+
+    @property
+    def schema(self) -> Schema:
+        return tuple(self.table.schema[self.columns[position]] for position in self.output)
+
+    def label(self) -> str:
+        names = ", ".join(field.name for field in self.schema)
+        return f"Scan {self.table.name} [{names}]"
+
+    async def run(self, ctx: Context, inputs: tuple[Receiver[Batch], ...], out: Output) -> None:
+        predicate = None if self.predicate is None else await bind_scalars(ctx, self.predicate)
+        published = [(used.column, await ctx.slots["filter", used.slot].wait()) for used in self.filters]
+        filters = [(column, value) for column, value in published if isinstance(value, RuntimeFilter)]
+        require_unchanged(self.table)
+        batch_rows = ctx.settings.batch_rows
+        planned = plan_units(self.table, self.columns, predicate, filters, batch_rows // 2)
+        if not self.columns:
+            for unit in planned.units:
+                await out.send(Batch((), unit.rows, None))
+            return
+        reader = RowReader(
+            predicate=predicate,
+            filters=tuple(FilterUse(column, value) for column, value in filters),
+            output=self.output,
+            dictionaries=self._dictionaries() if ctx.settings.dictionary_codes else {},
+            batch_rows=batch_rows,
+        )
+        await ScanRun(ctx, out, reader, planned.units).run()
+
+    def _dictionaries(self) -> dict[int, SharedDictionary]:
+        """The shared dictionaries of the columns that are read as codes, by position in `columns`."""
+        found = {}
+        for position, column in enumerate(self.columns):
+            if self.table.codes_pay(column):
+                found[position] = self.table.dictionary(column)
+                found[position].begin_scan()
+        return found

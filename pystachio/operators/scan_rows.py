@@ -1,0 +1,156 @@
+"""The worker's half of a scan: from the fetched bytes of some row groups to the batches that survive.
+
+Columns that the predicate and the runtime filters read are decoded first; the others only when a row survives, and
+only surviving rows of them are gathered.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+import torch
+
+from pystachio.operators.batch import Batch
+from pystachio.operators.column import Column
+from pystachio.operators.evaluate import select
+from pystachio.operators.expressions import Expression, fields_of, shift_fields
+from pystachio.operators.kernels.selection import slice_column, take
+from pystachio.operators.parquet_decode import FetchedExtents, RowGroupDecoder
+from pystachio.operators.parquet_dictionary import SharedDictionary
+from pystachio.operators.runtime_filter import RuntimeFilter
+from pystachio.operators.scan_units import Unit
+
+_TRIAL_ROWS = 1 << 18
+_USELESS = 0.9
+"""A runtime filter that lets this share of the first `_TRIAL_ROWS` rows pass is not worth its gather."""
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """Rows [start, stop) of a unit; `survivors` are positions from `start`, None when all survive."""
+
+    start: int
+    stop: int
+    survivors: torch.Tensor | None
+
+
+class FilterUse:
+    """A runtime filter on the scan's column at `position`, and whether it has proved useful. For several threads."""
+
+    def __init__(self, position: int, runtime_filter: RuntimeFilter) -> None:
+        self.position = position
+        self.filter = runtime_filter
+        self._lock = threading.Lock()
+        self._seen = 0
+        self._passed = 0
+
+    @property
+    def is_useful(self) -> bool:
+        return self._seen < _TRIAL_ROWS or self._passed < _USELESS * self._seen
+
+    def select(self, column: Column) -> torch.Tensor | None:
+        rows = self.filter.select(column)
+        with self._lock:
+            self._seen += len(column)
+            self._passed += len(column) if rows is None else len(rows)
+        return rows
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class RowReader:
+    """What a scan does with the bytes of a unit. Positions are in the scan's `columns`.
+
+    `dictionaries[position]`: the shared dictionary of a column that is read as codes.
+    """
+
+    predicate: Expression | None
+    filters: tuple[FilterUse, ...]
+    output: tuple[int, ...]
+    dictionaries: dict[int, SharedDictionary]
+    batch_rows: int
+
+    @property
+    def first(self) -> tuple[int, ...]:
+        """Positions that decide which rows survive."""
+        read = {use.position for use in self.filters}
+        return tuple(sorted(read if self.predicate is None else read | fields_of(self.predicate)))
+
+    @property
+    def rest(self) -> tuple[int, ...]:
+        """Positions that are only put out."""
+        return tuple(sorted(set(self.output) - set(self.first)))
+
+    def pieces(self, rows: int) -> list[tuple[int, int]]:
+        """The unit's rows in equal parts of at most about `batch_rows`."""
+        parts = max(1, -(-rows // self.batch_rows))
+        return [(rows * part // parts, rows * (part + 1) // parts) for part in range(parts)]
+
+    def select(self, columns: dict[int, Column], start: int, stop: int) -> Piece:
+        """Which of the rows [start, stop) survive the predicate and the filters; `columns` has all of `first`."""
+        length = stop - start
+        survivors: torch.Tensor | None = None
+        if self.predicate is not None:
+            read = sorted(fields_of(self.predicate))
+            mapping = {position: index for index, position in enumerate(read)}
+            sliced = tuple(slice_column(columns[position], start, stop) for position in read)
+            survivors = select(shift_fields(self.predicate, mapping.__getitem__), Batch(sliced, length, None))
+        for use in self.filters:
+            if survivors is not None and len(survivors) == 0:
+                break
+            if use.is_useful:
+                survivors = _narrow(survivors, use, slice_column(columns[use.position], start, stop))
+        return Piece(start, stop, survivors)
+
+    def batch(self, columns: dict[int, Column], piece: Piece) -> Batch:
+        """The surviving rows of the output columns."""
+        sliced = [slice_column(columns[position], piece.start, piece.stop) for position in self.output]
+        if piece.survivors is None:
+            return Batch(tuple(sliced), piece.stop - piece.start, None)
+        survivors = piece.survivors
+        return Batch(tuple(take(column, survivors) for column in sliced), len(survivors), None)
+
+
+@dataclass(slots=True, eq=False)
+class UnitRows:
+    """A unit on its way through a worker: what is decoded so far, and the pieces in which rows survive."""
+
+    reader: RowReader
+    unit: Unit
+    columns: dict[int, Column] = field(default_factory=dict)
+    alive: tuple[Piece, ...] = ()
+
+    def decode(self, positions: Sequence[int], source: FetchedExtents) -> None:
+        missing = [position for position in positions if position not in self.columns]
+        if not missing:
+            return
+        unit, dictionaries = self.unit, self.reader.dictionaries
+        coded = [unit.columns[p] for p in missing if p in dictionaries and not dictionaries[p].overflowed]
+        decoder = RowGroupDecoder(unit.file, unit.groups, source, coded)
+        for position in missing:
+            self.columns[position] = decoder.decode(unit.columns[position], dictionaries.get(position))
+
+    def select(self, source: FetchedExtents) -> None:
+        """Decode what decides, and find the pieces in which rows survive."""
+        self.decode(self.reader.first, source)
+        pieces = (self.reader.select(self.columns, *rows) for rows in self.reader.pieces(self.unit.rows))
+        self.alive = tuple(piece for piece in pieces if piece.survivors is None or len(piece.survivors))
+
+    def put_out(self, source: FetchedExtents) -> Iterator[Batch]:
+        """Decode the rest where a row survives, and gather."""
+        if self.alive:
+            self.decode(self.reader.rest, source)
+        for piece in self.alive:
+            yield self.reader.batch(self.columns, piece)
+
+    def select_and_put_out(self, source: FetchedExtents) -> Iterator[Batch]:
+        self.select(source)
+        yield from self.put_out(source)
+
+
+def _narrow(survivors: torch.Tensor | None, use: FilterUse, column: Column) -> torch.Tensor | None:
+    if survivors is None:
+        return use.select(column)
+    passing = use.select(take(column, survivors))
+    return survivors if passing is None else survivors.index_select(0, passing)
