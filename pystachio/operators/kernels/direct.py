@@ -1,0 +1,62 @@
+"""Direct addressing: a table with one slot per code of a bounded key. The fastest index where the range allows it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+import torch
+
+from pystachio.operators.kernels.hash_table import payload_of, row_dtype, row_numbers
+
+SPARSE_SLOTS: Final = 1 << 24
+"""Up to this many slots (64 MB of row numbers) a table pays however few of them are used."""
+
+SLOTS_PER_ROW: Final = 16
+
+
+def is_addressable(span: int | None, rows: int) -> bool:
+    """Whether a table of `span` slots is worth its memory for `rows` keys."""
+    return span is not None and span <= max(SLOTS_PER_ROW * rows, SPARSE_SLOTS)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class DirectTable:
+    """`values` [span + 1]: one per code, and at `span` that of a key which is not in the table."""
+
+    values: torch.Tensor
+
+    @property
+    def nbytes(self) -> int:
+        return int(self.values.nbytes)
+
+    def lookup(self, codes: torch.Tensor) -> torch.Tensor:
+        """The value of each code (int32 or int64 [rows], in [0, span])."""
+        return self.values.index_select(0, codes)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class DirectInsertion:
+    """Like `hash_table.Insertion`, with the code as the slot."""
+
+    occupants: torch.Tensor
+    winners: torch.Tensor
+
+    def table(self, values: torch.Tensor | None = None, default: int = 0) -> DirectTable:
+        """A table from code to the value of its representative row; without `values` to 1 + its position, 0 if absent."""
+        return DirectTable(self.occupants if values is None else payload_of(self.occupants, values, default))
+
+
+def insert(codes: torch.Tensor, span: int) -> DirectInsertion:
+    """Put `codes` (int32 or int64 [rows], in [0, span)) into a new table."""
+    occupants = torch.zeros(span + 1, dtype=row_dtype(codes.shape[0]), device=codes.device)
+    occupants.scatter_(0, codes.to(torch.int64), row_numbers(codes.shape[0], occupants))
+    return DirectInsertion(occupants, occupants.index_select(0, codes))
+
+
+def members(codes: torch.Tensor, span: int) -> DirectTable:
+    """A table of uint8: 1 for each of `codes` (in [0, span]; `span` is nobody's)."""
+    values = torch.zeros(span + 1, dtype=torch.uint8, device=codes.device)
+    values.index_fill_(0, codes.to(torch.int64), 1)
+    values[span] = 0
+    return DirectTable(values)

@@ -1,0 +1,169 @@
+"""A vectorised open-addressing hash table over int64 keys: linear probing in rounds of gather, compare, compact.
+
+Every round moves all unresolved rows one slot on; at a load of at most one half few rows need a second round. Keys are
+always compared, so equal hashes never merge different keys. Insertion lets the rows of a round race for their slot
+(one scatter, the device picks the winner) and then looks who won, after the lock-free scheme of Alcantara et al.,
+"Real-time parallel hashing on the GPU" (2009).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+import torch
+
+from pystachio.operators.kernels import primitives
+
+# Odd multipliers of the murmur3 finaliser (Appleby), as signed 64-bit integers.
+_FIRST_MULTIPLIER: Final = 0xFF51AFD7ED558CCD - (1 << 64)
+_SECOND_MULTIPLIER: Final = 0xC4CEB9FE1A85EC53 - (1 << 64)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class HashTable:
+    """Distinct keys and an integer for each.
+
+    `keys` (int64) and `values` (int32 or int64) have one slot per entry, a power of two; an empty slot holds `empty`,
+    which is no key of the table, and `default`.
+    """
+
+    keys: torch.Tensor
+    values: torch.Tensor
+    empty: int
+    default: int
+
+    @property
+    def nbytes(self) -> int:
+        return int(self.keys.nbytes + self.values.nbytes)
+
+    def lookup(self, keys: torch.Tensor) -> torch.Tensor:
+        """The value of each key (int64 [rows]), `default` where the table does not have it."""
+        slots = first_slots(keys, self.keys.shape[0])
+        stored = self.keys.index_select(0, slots)
+        pending = primitives(keys.device).indices_of_true((stored != keys) & (stored != self.empty))
+        mask = self.keys.shape[0] - 1
+        wanted = keys.index_select(0, pending)
+        moved = slots.index_select(0, pending)
+        while pending.shape[0]:
+            moved = (moved + 1) & mask
+            stored = self.keys.index_select(0, moved)
+            resolved = (stored == wanted) | (stored == self.empty)
+            slots.index_copy_(0, pending, moved)
+            rest = primitives(keys.device).indices_of_true(~resolved)
+            pending, wanted, moved = (part.index_select(0, rest) for part in (pending, wanted, moved))
+        return self.values.index_select(0, slots)
+
+
+def first_slots(keys: torch.Tensor, capacity: int) -> torch.Tensor:
+    """The home slot (int64) of each int64 key in a table of `capacity` slots, a power of two."""
+    mixed = keys ^ (keys >> 33)
+    mixed *= _FIRST_MULTIPLIER
+    mixed ^= mixed >> 32
+    mixed *= _SECOND_MULTIPLIER
+    mixed >>= 64 - (capacity.bit_length() - 1)
+    mixed &= capacity - 1
+    return mixed
+
+
+def capacity_for(rows: int) -> int:
+    """Slots that keep the load at or below one half."""
+    return 1 << max(4, (2 * rows - 1).bit_length())
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Insertion:
+    """Keys that were put into a table, duplicates included.
+
+    `keys` is int64 [rows + 1]: the keys behind one value, `empty`, that is none of them. `occupants` has one entry per
+    slot: 1 + the position of the row that holds it, 0 where it is free. `winners` [rows] is the same number for the
+    row that represents each row's key.
+    """
+
+    keys: torch.Tensor
+    empty: int
+    occupants: torch.Tensor
+    winners: torch.Tensor
+
+    def table(self, values: torch.Tensor | None = None, default: int = 0) -> HashTable:
+        """A table from key to the value of its representative row; without `values` to 1 + its position, 0 if absent."""
+        payload = self.occupants if values is None else payload_of(self.occupants, values, default)
+        return HashTable(self.keys.index_select(0, self.occupants), payload, self.empty, default)
+
+
+def insert(keys: torch.Tensor) -> Insertion:
+    """Put `keys` (int64 [rows]) into a new table."""
+    kernels = primitives(keys.device)
+    rows = keys.shape[0]
+    capacity = capacity_for(rows)
+    empty = _absent_key(keys)
+    stored = torch.cat((keys.new_full((1,), empty), keys))
+    # Fresh zeroed memory costs next to nothing, hence 1-based occupants.
+    occupants = torch.zeros(capacity, dtype=row_dtype(rows), device=keys.device)
+    numbers = row_numbers(rows, occupants)
+    slots = first_slots(keys, capacity)
+    occupants.scatter_(0, slots, numbers)
+    winners = occupants.index_select(0, slots)
+    pending = _mismatches(stored.index_select(0, winners), keys)
+    while pending.shape[0]:
+        moved = (slots.index_select(0, pending) + 1) & (capacity - 1)
+        slots.index_copy_(0, pending, moved)
+        free = kernels.indices_of_true(occupants.index_select(0, moved) == 0)
+        waiting = numbers.index_select(0, pending.index_select(0, free))
+        occupants.scatter_(0, moved.index_select(0, free), waiting)
+        found = occupants.index_select(0, moved)
+        winners.index_copy_(0, pending, found)
+        rest = _mismatches(stored.index_select(0, found), keys.index_select(0, pending))
+        pending = pending.index_select(0, rest)
+    return Insertion(stored, empty, occupants, winners)
+
+
+def payload_of(occupants: torch.Tensor, values: torch.Tensor, default: int) -> torch.Tensor:
+    """The value of the row that occupies each slot, `default` where the slot is free."""
+    return torch.cat((values.new_full((1,), default), values)).index_select(0, occupants)
+
+
+def row_numbers(rows: int, like: torch.Tensor) -> torch.Tensor:
+    """1 to `rows` in the dtype of `like`."""
+    return torch.arange(1, rows + 1, dtype=like.dtype, device=like.device)
+
+
+def row_dtype(rows: int) -> torch.dtype:
+    """The narrowest dtype that numbers rows from 1 and that index_select takes."""
+    return torch.int32 if rows < 2**31 - 1 else torch.int64
+
+
+def all_win(winners: torch.Tensor) -> bool:
+    """True when every row represents itself: no key occurs twice."""
+    return primitives(winners.device).all_true(winners == row_numbers(winners.shape[0], winners))
+
+
+def number_groups(winners: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Group numbers [rows] in [0, groups), ascending by the position of the representative; and those positions."""
+    numbers = row_numbers(winners.shape[0], winners)
+    first = primitives(winners.device).indices_of_true(winners == numbers)
+    if first.shape[0] == winners.shape[0]:
+        return winners - 1, first
+    number_of = torch.zeros_like(winners)
+    number_of.index_copy_(0, first, numbers[: first.shape[0]] - 1)
+    return number_of.index_select(0, winners - 1), first
+
+
+def _mismatches(stored: torch.Tensor, wanted: torch.Tensor) -> torch.Tensor:
+    kernels = primitives(stored.device)
+    return kernels.indices_of_true(kernels.compare("not_equal", stored, wanted))
+
+
+def _absent_key(keys: torch.Tensor) -> int:
+    """An int64 that is not among `keys`."""
+    if keys.shape[0] == 0:
+        return 0
+    low, high = primitives(keys.device).minimum_and_maximum(keys)
+    if low > -(2**63):
+        return -(2**63)
+    if high < 2**63 - 1:
+        return 2**63 - 1
+    candidates = torch.arange(keys.shape[0] + 1, device=keys.device)
+    taken = torch.zeros(keys.shape[0] + 1, dtype=torch.bool, device=keys.device)
+    taken[keys[(keys >= 0) & (keys <= keys.shape[0])]] = True
+    return int(candidates[~taken][0])

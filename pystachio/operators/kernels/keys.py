@@ -1,0 +1,175 @@
+"""Keys of several columns as one integer per row: exact, never a hash without comparison.
+
+Digits of the parts are packed by mixed radix while the product of their spans fits; where it does not, or where a part
+has no range, values are first numbered by the build side's distinct ones.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import torch
+
+from pystachio.operators.column import Column
+from pystachio.operators.kernels import hash_table
+from pystachio.operators.kernels.bounds import with_measured_bounds
+from pystachio.operators.kernels.hash_table import HashTable
+from pystachio.operators.kernels.key_parts import SPAN_LIMIT, Digits, KeyPart, parts_of
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class KeyCodes:
+    """One int32 or int64 per row, equal where the keys are.
+
+    With a `span` codes are in [0, span), and `span` for rows that equal no key of the build. Without (any int64) such
+    rows are marked by `absent`. `exact`: there is no such row.
+    """
+
+    values: torch.Tensor
+    span: int | None
+    absent: torch.Tensor | None = None
+    exact: bool = False
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Step:
+    """Append `part` of column `column` to the code: digits (numbered by `digit_numbers` when raw) at `radix`; then,
+    with `code_numbers`, the code itself is numbered anew."""
+
+    column: int
+    part: KeyPart
+    radix: int | None
+    digit_numbers: HashTable | None
+    code_numbers: HashTable | None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class KeyEncoding:
+    """How the keys of a build side become codes; `encode` gives those of any other rows."""
+
+    steps: tuple[_Step, ...]
+    span: int | None
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the tables that number values."""
+        tables = (table for step in self.steps for table in (step.digit_numbers, step.code_numbers))
+        return sum(table.nbytes for table in tables if table is not None)
+
+    def encode(self, columns: Sequence[Column]) -> KeyCodes:
+        """Codes for rows of the same key columns."""
+        if len(self.steps) == 1 and self.steps[0].digit_numbers is None:
+            digits = self.steps[0].part.encode(columns[self.steps[0].column])
+            return KeyCodes(digits.values, digits.span, digits.absent, digits.exact)
+        assert self.span is not None
+        code: torch.Tensor | None = None
+        absent: torch.Tensor | None = None
+        for step in self.steps:
+            values, missing = _ranged(step.part.encode(columns[step.column]), step.digit_numbers)
+            absent = _either(absent, missing)
+            code = values if code is None or step.radix is None else code.to(torch.int64) * step.radix + values
+            if step.code_numbers is not None:
+                code, missing = _numbered(code.to(torch.int64), step.code_numbers)
+                absent = _either(absent, missing)
+        assert code is not None
+        if absent is None:
+            return KeyCodes(code, self.span, exact=True)
+        return KeyCodes(torch.where(absent, self.span, code.to(torch.int64)), self.span)
+
+
+def encode_build(columns: Sequence[Column], null_equal: Sequence[bool]) -> tuple[KeyEncoding, KeyCodes]:
+    """The encoding made for these key columns (at least one), and their own codes.
+
+    Rows with a NULL in a column that is not `null_equal` equal nothing, not even themselves.
+    """
+    columns = [with_measured_bounds(column) for column in columns]
+    parts = _all_parts(columns, null_equal)
+    if len(parts) == 1:
+        column, part = parts[0]
+        encoding = KeyEncoding((_Step(column, part, None, None, None),), part.span)
+        return encoding, encoding.encode(columns)
+    return _fold(columns, parts, lookups=True)
+
+
+def group_codes(columns: Sequence[Column]) -> KeyCodes:
+    """Codes of rows among themselves, NULLs being equal: every row has one."""
+    columns = [with_measured_bounds(column) for column in columns]
+    parts = _all_parts(columns, (True,) * len(columns))
+    if len(parts) == 1:
+        column, part = parts[0]
+        digits = part.encode(columns[column])
+        return KeyCodes(digits.values, digits.span, exact=True)
+    return _fold(columns, parts, lookups=False)[1]
+
+
+def _all_parts(columns: Sequence[Column], null_equal: Sequence[bool]) -> list[tuple[int, KeyPart]]:
+    return [
+        (position, part)
+        for position, (column, equal) in enumerate(zip(columns, null_equal, strict=True))
+        for part in parts_of(column, equal)
+    ]
+
+
+def _fold(
+    columns: Sequence[Column], parts: Sequence[tuple[int, KeyPart]], lookups: bool
+) -> tuple[KeyEncoding, KeyCodes]:
+    steps: list[_Step] = []
+    code: torch.Tensor | None = None
+    absent: torch.Tensor | None = None
+    span = 1
+    for column, part in parts:
+        digits = part.encode(columns[column])
+        digit_numbers: HashTable | None = None
+        if digits.span is None:
+            values, radix, digit_numbers = _number(digits.values, lookups)
+            missing = digits.absent
+        else:
+            values, missing = _ranged(digits, None)
+            radix = max(1, digits.span)
+        absent = _either(absent, missing)
+        if code is None:
+            code, span = values, radix
+        else:
+            if span * radix >= SPAN_LIMIT:
+                # The earlier columns together have at most as many distinct values as there are rows.
+                code, span, numbers = _number(code.to(torch.int64), lookups)
+                steps[-1] = replace(steps[-1], code_numbers=numbers)
+            if span * radix >= SPAN_LIMIT:
+                values, radix, digit_numbers = _number(values.to(torch.int64), lookups)
+            code, span = code.to(torch.int64) * radix + values, span * radix
+        steps.append(_Step(column, part, radix, digit_numbers, None))
+    assert code is not None
+    encoding = KeyEncoding(tuple(steps), span)
+    if absent is None:
+        return encoding, KeyCodes(code, span, exact=True)
+    return encoding, KeyCodes(torch.where(absent, span, code.to(torch.int64)), span)
+
+
+def _number(values: torch.Tensor, lookup: bool) -> tuple[torch.Tensor, int, HashTable | None]:
+    """Numbers of the distinct values, how many there are (at least 1), and the table that finds them (-1: absent)."""
+    insertion = hash_table.insert(values)
+    numbers, first = hash_table.number_groups(insertion.winners)
+    return numbers, max(1, first.shape[0]), insertion.table(numbers, -1) if lookup else None
+
+
+def _ranged(digits: Digits, numbers: HashTable | None) -> tuple[torch.Tensor, torch.Tensor | None]:
+    """Digits within their span, and the mask of the rows that had none (None: all had)."""
+    if numbers is not None:
+        values, missing = _numbered(digits.values.to(torch.int64), numbers)
+        return values, _either(digits.absent, missing)
+    if digits.exact:
+        return digits.values, None
+    missing = digits.values == digits.span
+    return torch.where(missing, 0, digits.values), missing
+
+
+def _numbered(values: torch.Tensor, numbers: HashTable) -> tuple[torch.Tensor, torch.Tensor]:
+    found = numbers.lookup(values)
+    return found.clamp(min=0), found < 0
+
+
+def _either(left: torch.Tensor | None, right: torch.Tensor | None) -> torch.Tensor | None:
+    if left is None or right is None:
+        return right if left is None else left
+    return left | right
