@@ -9,7 +9,7 @@ from pathlib import Path
 
 from benchmarks.figures import report
 
-NAMES = ("tpch", "join_order", "startup", "bad_input", "cancel")
+NAMES = ("answers", "tpch", "join_order", "startup", "bad_input", "cancel")
 
 
 def main() -> int:

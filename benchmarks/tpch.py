@@ -13,7 +13,7 @@ import duckdb
 import pystachio
 from benchmarks import data
 from benchmarks.figures import Figure
-from pystachio.cli.answers import difference
+from pystachio.cli.oracle import difference, ordered_columns
 
 THREADS = 2
 
@@ -31,11 +31,13 @@ def run(*, scale: float, quick: bool) -> list[Figure]:
     theirs: dict[str, float] = {}
     sys.stdout.write(f"{'query':<6}{'ours ms':>10}{'DuckDB ms':>12}{'ratio':>8}\n")
     for name, sql in data.queries().items():
-        problem = difference(session.sql(sql).to_arrow(), peer.execute(sql).to_arrow_table(), sql)
+        table = session.sql(sql).to_arrow()
+        rows = list(zip(*(column.to_pylist() for column in table.columns), strict=True))
+        problem = difference(rows, peer.execute(sql).fetchall(), ordered_columns(sql, table.column_names))
         if problem:
             raise AssertionError(f"{name}: {problem}")
         pairs = [
-            (_seconds(lambda: session.sql(sql).to_arrow()), _seconds(lambda: peer.execute(sql).to_arrow_table()))
+            (_seconds(lambda: session.sql(sql).to_arrow()), _seconds(lambda: peer.sql(sql).to_arrow_table()))
             for _ in range(repetitions)
         ]
         ours[name] = statistics.median(pair[0] for pair in pairs)

@@ -18,8 +18,15 @@ from pystachio.runtime.channels import Receiver
 from pystachio.runtime.context import Context
 
 
+class NotWanted(Exception):
+    """Raised by `Output` when its consumer has all it wants: the breaker that gets it ends, its plan goes on."""
+
+
 class Output(Protocol):
-    """Where a breaker puts its batches: through the streaming operators above it, into the next breaker's channel."""
+    """Where a breaker puts its batches: through the streaming operators above it, into the next breaker's channel.
+
+    Both methods raise NotWanted; let it pass.
+    """
 
     async def emit(self, produce: Callable[[], Iterable[Batch]]) -> None:
         """Run `produce` and the streaming operators behind it on a worker; waits while the channel is full."""

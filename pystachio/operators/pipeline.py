@@ -17,10 +17,11 @@ from pystachio.errors import DataError
 from pystachio.operators.arrow import literal_at
 from pystachio.operators.batch import Batch, Schema
 from pystachio.operators.expressions import Literal
-from pystachio.operators.operator import Breaker, Operator, Streaming, Transform
+from pystachio.operators.join import Join
+from pystachio.operators.operator import Breaker, NotWanted, Operator, Streaming, Transform
 from pystachio.operators.spool import Spool
 from pystachio.operators.union_all import UnionAll
-from pystachio.runtime.channels import Channel, ChannelClosed, Receiver
+from pystachio.runtime.channels import Channel, Receiver
 from pystachio.runtime.context import Context
 from pystachio.runtime.executor import PlanScope, TaskSpec
 from pystachio.runtime.memory import Reservation
@@ -52,19 +53,24 @@ def build_tasks(plan: PhysicalPlan, scope: PlanScope, deliver: Deliver) -> list[
     return _Builder(plan, scope).build(deliver)
 
 
-def operator_names(plan: PhysicalPlan) -> dict[int, str]:
-    """A unique name per operator object (by `id`), in pre-order: what metrics and errors call it."""
-    names: dict[int, str] = {}
+def operators_of(plan: PhysicalPlan) -> list[Operator]:
+    """Every operator object once, parents first; the root's tree, then the scalars'."""
+    found: dict[int, Operator] = {}
 
     def visit(operator: Operator) -> None:
-        if id(operator) not in names:
-            names[id(operator)] = f"{len(names)}:{type(operator).__name__}"
+        if id(operator) not in found:
+            found[id(operator)] = operator
             for child in operator.inputs:
                 visit(child)
 
     for top in (plan.root, *plan.scalars):
         visit(top)
-    return names
+    return list(found.values())
+
+
+def operator_names(plan: PhysicalPlan) -> dict[int, str]:
+    """A unique name per operator object (by `id`): what metrics and errors call it."""
+    return {id(operator): f"{number}:{type(operator).__name__}" for number, operator in enumerate(operators_of(plan))}
 
 
 @dataclass(slots=True)
@@ -111,19 +117,24 @@ class _Pipe:
             return
         if self.stage is not None and self.onward is not None:
             (transform, stage_ctx), *rest = await self.chain()
-            with suppress(ChannelClosed):  # the consumer has all it wanted
+            with suppress(NotWanted):  # the consumer has all it wanted
                 await self.drain(ctx, _flow(rest, _timed(transform.finish(), stage_ctx)))
             await self.onward.producer_ended(ctx)
         else:
             self.channel.close()
 
     async def drain(self, ctx: Context, batches: Iterator[Batch]) -> None:
-        """Pull `batches` on a worker and send them on."""
+        """Pull `batches` on a worker and send them on; NotWanted when the consumer has all it wants."""
         ended = False
         while not ended:
             produced, ended = await ctx.stream.run(_pull, batches)
             for batch in produced:
-                await self.channel.send(batch)
+                await self.send(batch)
+
+    async def send(self, batch: Batch) -> None:
+        if self.channel.abandoned:
+            raise NotWanted
+        await self.channel.send(batch)
 
 
 @dataclass(slots=True)
@@ -142,7 +153,7 @@ class _PipeOutput:
             await self.emit(lambda: (batch,))
         elif batch.length:
             self.ctx.metrics.add_batch(rows_out=batch.length, nbytes=batch.nbytes)
-            await self.pipe.channel.send(batch)
+            await self.pipe.send(batch)
 
 
 class _Builder:
@@ -150,10 +161,15 @@ class _Builder:
         self._plan = plan
         self._scope = scope
         self._names = operator_names(plan)
+        joins = [operator for operator in operators_of(plan) if isinstance(operator, Join)]
+        self._filters = [id_ for join in joins for id_ in join.runtime_filters if id_ is not None]
         self._tasks: list[TaskSpec] = []
         self._spools: dict[int, Slot[tuple[list[Batch], _SharedReservation]]] = {}
 
     def build(self, deliver: Deliver) -> list[TaskSpec]:
+        slots = self._scope.slots
+        slots.update({("scalar", index): Slot() for index in range(len(self._plan.scalars))})
+        slots.update({("filter", id_): Slot() for id_ in self._filters})
         for index, scalar in enumerate(self._plan.scalars):
             self._scalar(index, scalar)
         receiver = self._channel_from(self._plan.root, "result")
@@ -196,7 +212,7 @@ class _Builder:
         async def run() -> None:
             try:
                 await operator.run(ctx, receivers, _PipeOutput(pipe, ctx))
-            except* ChannelClosed:
+            except* NotWanted:
                 pass  # the consumer has all it wanted
             for receiver in receivers:
                 receiver.close()
@@ -222,7 +238,7 @@ class _Builder:
         async def replay() -> None:
             batches, held = await shared.wait()
             out = _PipeOutput(pipe, ctx)
-            with suppress(ChannelClosed):  # this consumer has all it wanted; the others read on
+            with suppress(NotWanted):  # this consumer has all it wanted; the others read on
                 for batch in batches:
                     await out.send(batch)
             await pipe.producer_ended(ctx)

@@ -9,7 +9,7 @@ import duckdb
 import pytest
 
 import pystachio
-from pystachio.cli.answers import difference
+from pystachio.cli.oracle import difference, ordered_columns
 from tests.queries.tables import write_tables
 
 STATEMENTS = Path(__file__).parent / "statements"
@@ -60,5 +60,6 @@ def session(request: pytest.FixtureRequest, folder: Path) -> Iterator[pystachio.
 @pytest.mark.parametrize("sql", statements())
 def test_equals_duckdb(session: pystachio.Session, oracle: duckdb.DuckDBPyConnection, sql: str) -> None:
     answer = session.sql(sql).to_arrow()
-    expected = oracle.execute(sql).to_arrow_table()
-    assert difference(answer, expected, sql) is None
+    rows = list(zip(*(column.to_pylist() for column in answer.columns), strict=True))
+    expected = oracle.execute(sql).fetchall()
+    assert difference(rows, expected, ordered_columns(sql, answer.column_names)) is None
