@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from pystachio.io_scheduler.client import TransferClient
 from pystachio.runtime.clock import Clock
 from pystachio.runtime.memory import OperatorMemory
 from pystachio.runtime.metrics import OperatorMetrics
 from pystachio.runtime.settings import ExecutionSettings
 from pystachio.runtime.slots import Slot
 from pystachio.runtime.streams import Stream
+from pystachio.runtime.transfers import Transfers
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +35,7 @@ class Context:
     operator: str
     stream: Stream
     memory: OperatorMemory
-    transfers: TransferClient
+    transfers: Transfers
     clock: Clock
     settings: ExecutionSettings
     metrics: OperatorMetrics

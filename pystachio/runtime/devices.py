@@ -1,0 +1,41 @@
+"""Which device computes, and what it has."""
+
+from __future__ import annotations
+
+import torch
+
+from pystachio.errors import InvalidRequest
+
+
+def choose_device(requested: str = "auto") -> torch.device:
+    """The device named by `auto` (the first CUDA device, else the CPU), `cpu`, `cuda` or `cuda:N`.
+
+    Raises InvalidRequest for a device that this machine lacks.
+    """
+    available = cuda_device_count()
+    if requested == "auto":
+        return torch.device("cuda", 0) if available else torch.device("cpu")
+    try:
+        device = torch.device(requested)
+    except RuntimeError as error:
+        raise _no_such_device(requested, available) from error
+    match device.type:
+        case "cpu":
+            return torch.device("cpu")
+        case "cuda" if (device.index or 0) < available:
+            return torch.device("cuda", device.index or 0)
+        case _:
+            raise _no_such_device(requested, available)
+
+
+def cuda_device_count() -> int:
+    """Zero on a CPU build of torch, where most of torch.cuda raises."""
+    if not torch.accelerator.is_available():
+        return 0
+    accelerator = torch.accelerator.current_accelerator()
+    return torch.accelerator.device_count() if accelerator is not None and accelerator.type == "cuda" else 0
+
+
+def _no_such_device(requested: str, available: int) -> InvalidRequest:
+    there = ", ".join(["cpu", *(f"cuda:{index}" for index in range(available))])
+    return InvalidRequest(f"this machine has no such device: {requested!r}", hint=f"available: {there}")

@@ -1,0 +1,174 @@
+"""Runs one plan's graph of tasks under structured concurrency and leaves nothing behind."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import structlog
+
+from pystachio.errors import InternalError, PystachioError
+from pystachio.runtime.channels import Channel, Sized
+from pystachio.runtime.clock import Clock
+from pystachio.runtime.context import Context, PlanIdentity
+from pystachio.runtime.failures import typed_error
+from pystachio.runtime.memory import Memory, Tier
+from pystachio.runtime.metrics import OperatorMetrics, PlanMetrics
+from pystachio.runtime.plan_entry import PlanEntry
+from pystachio.runtime.settings import ExecutionSettings
+from pystachio.runtime.slots import Slot
+from pystachio.runtime.streams import Stream
+from pystachio.runtime.transfers import Transfers
+
+T = TypeVar("T", bound=Sized)
+
+CHANNEL_SHARE = 32
+"""A channel holds at most this fraction of the memory budget: a graph with a dozen of them still fits."""
+MOST_CHANNEL_BYTES = 64 << 20
+
+
+@dataclass(frozen=True)
+class TaskSpec:
+    """One coroutine of the graph. `name` is the operator's, for errors and logs."""
+
+    name: str
+    run: Callable[[], Coroutine[object, object, None]]
+
+
+class PlanScope:
+    """What the builder of a graph gets: the plan's identity, settings, clock and slots, and makers of the rest."""
+
+    def __init__(
+        self,
+        entry: PlanEntry,
+        *,
+        settings: ExecutionSettings,
+        clock: Clock,
+        memory: Memory,
+        transfers: Transfers,
+        stream: Callable[[PlanEntry, OperatorMetrics], Stream],
+    ) -> None:
+        self.identity = PlanIdentity(entry.plan_id, entry.priority)
+        self.settings = settings
+        self.clock = clock
+        self.slots: dict[tuple[str, int], Slot[object]] = {}
+        self.metrics = PlanMetrics(entry.plan_id, clock)
+        self.entry = entry
+        self.channels: list[Channel[Any]] = []
+        self._memory = memory
+        self._transfers = transfers
+        self._stream = stream
+
+    @property
+    def memory_budget(self) -> int:
+        """Bytes of host memory that the node may hold."""
+        return self._memory.budget(Tier.HOST)
+
+    def context(self, operator: str) -> Context:
+        """The view of one operator. Its name is unique in the plan: metrics and memory are kept under it."""
+        metrics = self.metrics.operator(operator)
+        return Context(
+            plan=self.identity,
+            operator=operator,
+            stream=self._stream(self.entry, metrics),
+            memory=self._memory.operator(self.entry, operator, metrics),
+            transfers=self._transfers,
+            clock=self.clock,
+            settings=self.settings,
+            metrics=metrics,
+            slots=self.slots,
+        )
+
+    def channel(self, name: str, *, producer: str | None = None, for_client: bool = False) -> Channel[T]:
+        """A channel whose items count against the plan's memory.
+
+        `producer` names the operator whose waits for room are counted. `for_client` says that the receiver is outside
+        the plan: the plan ends only when the client has taken everything or has closed its receiver.
+        """
+        metrics = None if producer is None else self.metrics.operator(producer)
+        account = f"channel {name}"
+        channel: Channel[T] = Channel(
+            name,
+            capacity_bytes=min(MOST_CHANNEL_BYTES, self.memory_budget // CHANNEL_SHARE),
+            memory=self._memory.operator(self.entry, account, OperatorMetrics(account, self.clock)),
+            entry=self.entry,
+            for_client=for_client,
+            metrics=metrics,
+        )
+        self.channels.append(channel)
+        return channel
+
+
+BuildGraph = Callable[[PlanScope], Sequence[TaskSpec]]
+
+
+async def run_graph(scope: PlanScope, build: BuildGraph) -> None:
+    """Build the graph and run it to its end.
+
+    The first failure cancels the other tasks and is raised, typed, when all of them have ended. CancelledError passes.
+    """
+    execution = _Execution(scope)
+    try:
+        await execution.run(build)
+    finally:
+        for channel in scope.channels:
+            channel.discard()
+
+
+class _Execution:
+    def __init__(self, scope: PlanScope) -> None:
+        self._scope = scope
+        self._failure: PystachioError | None = None
+        self._owner: asyncio.Task[object] | None = None
+
+    async def run(self, build: BuildGraph) -> None:
+        self._owner = asyncio.current_task()
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                for spec in self._build(build):
+                    tasks.create_task(self._run_task(spec), name=f"{self._scope.identity.plan_id}/{spec.name}")
+        except* PystachioError:
+            assert self._failure is not None, "every failing task records its error"
+        if self._failure is not None:
+            raise self._failure
+        for channel in self._scope.channels:
+            channel.close()
+        for channel in self._scope.channels:
+            if channel.for_client:
+                await channel.wait_drained()
+
+    def _build(self, build: BuildGraph) -> Sequence[TaskSpec]:
+        try:
+            return build(self._scope)
+        except Exception as error:
+            raise self._fail(error, None) from error
+
+    async def _run_task(self, spec: TaskSpec) -> None:
+        try:
+            await spec.run()
+        except asyncio.CancelledError:
+            assert self._owner is not None
+            if self._failure is None and not self._owner.cancelling():
+                raise self._fail(InternalError("a task was cancelled by nobody"), spec.name) from None
+            raise
+        except BaseException as error:
+            failure = self._fail(error, spec.name)
+            raise failure from failure.__cause__
+
+    def _fail(self, error: BaseException, operator: str | None) -> PystachioError:
+        """Type the error; the first one is the plan's."""
+        failure = typed_error(
+            error,
+            plan_id=self._scope.identity.plan_id,
+            operator=operator,
+            memory=self._scope.memory_budget,
+        )
+        if self._failure is None:
+            self._failure = failure
+        else:
+            structlog.get_logger().debug(
+                "another task failed while the plan ended", operator=operator, error=str(error)
+            )
+        return failure

@@ -1,0 +1,66 @@
+"""From whatever a task raised to the one typed error of its plan."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+
+import torch
+
+from pystachio.errors import Cancelled, InternalError, PystachioError, ResourceExhausted
+
+CPU_ALLOCATION_FAILURE = "can't allocate memory"
+"""How torch words a failed allocation on a CPU: a plain RuntimeError."""
+
+
+def root_cause(error: BaseException) -> BaseException:
+    """The one exception that tells the most: groups are flattened, and a failure beats the cancellations it caused."""
+    leaves = tuple(_leaves(error))
+    for leaf in leaves:
+        if not isinstance(leaf, asyncio.CancelledError | Cancelled):
+            return leaf
+    return leaves[0] if leaves else error
+
+
+def _leaves(error: BaseException) -> Iterator[BaseException]:
+    if isinstance(error, BaseExceptionGroup):
+        for child in error.exceptions:
+            yield from _leaves(child)
+    else:
+        yield error
+
+
+def typed_error(error: BaseException, *, plan_id: str, operator: str | None, memory: int | None) -> PystachioError:
+    """`error` as a member of the tree, with the plan's identity. `memory` is the host budget in bytes.
+
+    Foreign exceptions are mapped at the edge where they enter; one that comes this far is a defect, except that memory
+    may run out anywhere.
+    """
+    cause = root_cause(error)
+    typed = cause if isinstance(cause, PystachioError) else _map_foreign(cause, memory)
+    typed.plan_id = typed.plan_id or plan_id
+    typed.operator = typed.operator or operator
+    return typed
+
+
+def _map_foreign(cause: BaseException, memory: int | None) -> PystachioError:
+    typed: PystachioError
+    if is_out_of_memory(cause):
+        typed = ResourceExhausted(
+            f"the machine ran out of memory: {cause}",
+            setting="memory",
+            value=memory,
+            hint="set 'memory' lower than what the machine can give, or run fewer plans at once",
+        )
+    elif isinstance(cause, asyncio.CancelledError):
+        typed = Cancelled("the plan was cancelled")
+    else:
+        typed = InternalError(f"an exception that nobody mapped: {type(cause).__name__}: {cause}")
+    typed.__cause__ = cause
+    return typed
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    if isinstance(error, MemoryError | torch.OutOfMemoryError):
+        return True
+    return isinstance(error, RuntimeError) and CPU_ALLOCATION_FAILURE in str(error)

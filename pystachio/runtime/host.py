@@ -1,0 +1,112 @@
+"""A node on a thread of its own, for a synchronous program."""
+
+from __future__ import annotations
+
+import asyncio
+import atexit
+import concurrent.futures
+import os
+import threading
+from collections.abc import Callable, Coroutine
+from typing import TypeVar
+
+import torch
+
+from pystachio.errors import InternalError, InvalidRequest
+from pystachio.runtime.node import Node
+
+R = TypeVar("R")
+
+
+class NodeHost:
+    """Runs a node in a daemon thread with its own event loop: uvloop's where it is installed.
+
+    Methods may be called from any thread of the process that called `start`, and from no other: a forked child has
+    none of the threads.
+    """
+
+    def __init__(self, create_node: Callable[[], Node]) -> None:
+        """`create_node` is called on the host's loop."""
+        self._create_node = create_node
+        self._thread: threading.Thread | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._stop: asyncio.Event | None = None
+        self._node: Node | None = None
+        self._pid = os.getpid()
+
+    @property
+    def node(self) -> Node:
+        """For coroutines run by `call` only: its methods belong to the host's loop."""
+        if self._node is None:
+            raise InvalidRequest("the node is not running")
+        return self._node
+
+    def start(self) -> None:
+        """Returns when the node accepts plans; raises what stopped it from starting."""
+        if self._thread is not None:
+            raise InternalError("a host starts once")
+        started: concurrent.futures.Future[None] = concurrent.futures.Future()
+        self._thread = threading.Thread(target=self._run, args=(started,), name="pystachio-node", daemon=True)
+        self._thread.start()
+        started.result()
+        # A daemon thread in the middle of torch code when the interpreter goes away crashes the process.
+        atexit.register(self.stop)
+
+    def call(self, coroutine: Coroutine[object, object, R]) -> concurrent.futures.Future[R]:
+        """Run a coroutine on the node's loop. Cancelling the future cancels the coroutine.
+
+        Raises InvalidRequest when the node has stopped, and in a forked child.
+        """
+        try:
+            self._check_process()
+            if self._loop is None or self._node is None:
+                raise InvalidRequest("the node is not running")
+            return asyncio.run_coroutine_threadsafe(coroutine, self._loop)
+        except BaseException:
+            coroutine.close()
+            raise
+
+    def stop(self) -> None:
+        """Cancel every plan, wait for their ends, and end the thread. May be called twice, and in a forked child."""
+        atexit.unregister(self.stop)
+        if os.getpid() != self._pid or self._thread is None:
+            return
+        loop, stop = self._loop, self._stop
+        if loop is not None and stop is not None and not loop.is_closed():
+            loop.call_soon_threadsafe(stop.set)
+        self._thread.join()
+
+    def _check_process(self) -> None:
+        if os.getpid() != self._pid:
+            raise InvalidRequest(
+                "a session cannot be used after a fork: its threads live in the parent process",
+                hint="connect in the child process, or start it with the 'spawn' method",
+            )
+
+    def _run(self, started: concurrent.futures.Future[None]) -> None:
+        torch.set_num_threads(1)
+        try:
+            with asyncio.Runner(loop_factory=loop_factory()) as runner:
+                runner.run(self._serve(started))
+        except BaseException as error:
+            if started.done():
+                raise
+            started.set_exception(error)
+
+    async def _serve(self, started: concurrent.futures.Future[None]) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._stop = asyncio.Event()
+        async with self._create_node() as self._node:
+            started.set_result(None)
+            await self._stop.wait()
+            self._node = None
+
+
+def loop_factory() -> Callable[[], asyncio.AbstractEventLoop]:
+    """uvloop's loop where it is installed, else asyncio's."""
+    try:
+        import uvloop
+    except ImportError:
+        return asyncio.new_event_loop
+    factory: Callable[[], asyncio.AbstractEventLoop] = uvloop.new_event_loop
+    return factory

@@ -1,0 +1,314 @@
+"""Memory budgets by tier: operators reserve before they allocate, and wait while others will release."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from types import TracebackType
+
+from pystachio.errors import ResourceExhausted
+from pystachio.runtime.clock import Clock
+from pystachio.runtime.memory_pool import Account, MemoryPool, Request
+from pystachio.runtime.metrics import OperatorMetrics, WaitReason
+from pystachio.runtime.plan_entry import PlanEntry
+
+STALL_GRACE_SECONDS = 0.02
+"""How long nothing may move before waiting counts as a deadlock: longer than any chain of coroutines that only hand
+over to each other, short beside what a user notices."""
+
+
+class Tier(StrEnum):
+    DEVICE = "device"
+    PINNED = "pinned"
+    HOST = "host"
+    DISK = "disk"
+
+
+SETTING_BY_TIER: Mapping[Tier, str] = {
+    Tier.DEVICE: "device_memory",
+    Tier.PINNED: "pinned_memory",
+    Tier.HOST: "memory",
+    Tier.DISK: "spill_space",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class TierStatistics:
+    budget: int
+    used: int
+    transient: int
+    peak: int
+    waiting: int
+
+
+class Reservation:
+    """Bytes granted in a tier. `release` may be called twice and from any thread; `with` releases at its end."""
+
+    __slots__ = ("_account", "_metrics", "_nbytes", "_tier_memory", "_transient")
+
+    def __init__(
+        self, tier_memory: _TierMemory, account: Account, nbytes: int, transient: bool, metrics: OperatorMetrics
+    ) -> None:
+        self._tier_memory = tier_memory
+        self._account = account
+        self._nbytes = nbytes
+        self._transient = transient
+        self._metrics = metrics
+
+    @property
+    def nbytes(self) -> int:
+        return self._nbytes
+
+    async def resize(self, nbytes: int) -> None:
+        """Grow (waits as `OperatorMemory.reserve` does, and keeps what it has meanwhile) or shrink at once."""
+        if nbytes > self._nbytes:
+            added = nbytes - self._nbytes
+            net_delta = 0 if self._transient else added
+            await self._tier_memory.reserve(self._account, added, self._transient, net_delta, self._metrics)
+            self._nbytes += added
+        else:
+            self._give_back(self._nbytes - nbytes)
+
+    def release(self) -> None:
+        self._give_back(self._nbytes)
+
+    def _give_back(self, nbytes: int) -> None:
+        self._nbytes -= nbytes
+        if nbytes:
+            self._tier_memory.give_back(self._account, nbytes, self._transient)
+
+    def __enter__(self) -> Reservation:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.release()
+
+
+class OperatorMemory:
+    """One operator's way to memory."""
+
+    def __init__(self, memory: Memory, plan: PlanEntry, operator: str, metrics: OperatorMetrics) -> None:
+        self._memory = memory
+        self._plan = plan
+        self._operator = operator
+        self._metrics = metrics
+
+    async def reserve(
+        self, nbytes: int, *, tier: Tier = Tier.HOST, net_delta: int | None = None, transient: bool = False
+    ) -> Reservation:
+        """Wait until `nbytes` may be held in `tier`.
+
+        State (the default) is what the operator keeps; transient bytes are on their way and surely freed by consumers.
+        `net_delta` is what the work behind the request will do to memory in the end (negative: it frees more than it
+        takes); by default all of a state and nothing of a transient request stays.
+
+        Raises ResourceExhausted when the request exceeds what could ever be free, or when everybody who holds memory
+        waits for memory and this plan is the newest of the lowest priority.
+        """
+        tier_memory, account = self._memory.account(tier, self._plan, self._operator)
+        effect = net_delta if net_delta is not None else (0 if transient else nbytes)
+        await tier_memory.reserve(account, nbytes, transient, effect, self._metrics)
+        return Reservation(tier_memory, account, nbytes, transient, self._metrics)
+
+    def reserve_nowait(
+        self, nbytes: int, *, tier: Tier = Tier.HOST, transient: bool = False, force: bool = False
+    ) -> Reservation | None:
+        """The twin that does not wait, for any thread: None when `nbytes` are not free now or others wait for them.
+
+        `force` counts them even so: for bytes that exist already.
+        """
+        tier_memory, account = self._memory.account(tier, self._plan, self._operator)
+        if not tier_memory.reserve_nowait(account, nbytes, transient, force, self._metrics):
+            return None
+        return Reservation(tier_memory, account, nbytes, transient, self._metrics)
+
+
+class Memory:
+    """The node's memory, tier by tier. A tier without a budget admits nothing."""
+
+    def __init__(self, budgets: Mapping[Tier, int], clock: Clock) -> None:
+        """Inside the running loop whose coroutines will wait."""
+        loop = asyncio.get_running_loop()
+        self._tiers = {tier: _TierMemory(tier, budgets.get(tier, 0), clock, loop) for tier in Tier}
+
+    def operator(self, plan: PlanEntry, operator: str, metrics: OperatorMetrics) -> OperatorMemory:
+        return OperatorMemory(self, plan, operator, metrics)
+
+    def budget(self, tier: Tier) -> int:
+        return self._tiers[tier].pool.budget
+
+    def account(self, tier: Tier, plan: PlanEntry, operator: str) -> tuple[_TierMemory, Account]:
+        tier_memory = self._tiers[tier]
+        return tier_memory, tier_memory.account(plan, operator)
+
+    def plan_became_idle(self) -> None:
+        """A plan has no work outside its coroutines now: perhaps everybody waits for memory."""
+        for tier_memory in self._tiers.values():
+            tier_memory.watch_for_stall()
+
+    def rank_changed(self) -> None:
+        """A plan's priority changed: the order of the waiting requests with it."""
+        for tier_memory in self._tiers.values():
+            tier_memory.grant()
+
+    def release_plan(self, plan: PlanEntry) -> int:
+        """After the plan's tasks ended: take back what they left reserved, and say how many bytes that were."""
+        return sum(tier_memory.forget(plan) for tier_memory in self._tiers.values())
+
+    def statistics(self) -> Mapping[Tier, TierStatistics]:
+        return {tier: tier_memory.statistics() for tier, tier_memory in self._tiers.items()}
+
+
+class _TierMemory:
+    """The acting half: a pool behind a lock, futures for those who wait, and the watch for deadlocks."""
+
+    def __init__(self, tier: Tier, budget: int, clock: Clock, loop: asyncio.AbstractEventLoop) -> None:
+        self.pool = MemoryPool(budget)
+        self._tier = tier
+        self._clock = clock
+        self._loop = loop
+        self._loop_thread = threading.get_ident()
+        self._lock = threading.Lock()
+        self._futures: dict[Request, asyncio.Future[None]] = {}
+        self._stall_timer: asyncio.TimerHandle | None = None
+
+    def account(self, plan: PlanEntry, operator: str) -> Account:
+        with self._lock:
+            return self.pool.account(plan, operator)
+
+    async def reserve(
+        self, account: Account, nbytes: int, transient: bool, net_delta: int, metrics: OperatorMetrics
+    ) -> None:
+        if self.reserve_nowait(account, nbytes, transient, False, metrics):
+            return
+        with metrics.waiting(WaitReason.MEMORY):
+            await self._wait(account, nbytes, transient, net_delta)
+        metrics.record_memory(account.held)
+
+    def reserve_nowait(
+        self, account: Account, nbytes: int, transient: bool, force: bool, metrics: OperatorMetrics
+    ) -> bool:
+        with self._lock:
+            may_pass = not self.pool.waiting and self.pool.fits(account, nbytes, transient=transient)
+            if not (may_pass or force):
+                return False
+            self.pool.take(account, nbytes, transient=transient)
+        account.plan.progress += 1
+        metrics.record_memory(account.held)
+        return True
+
+    def give_back(self, account: Account, nbytes: int, transient: bool) -> None:
+        with self._lock:
+            self.pool.give_back(account, nbytes, transient=transient)
+            somebody_waits = bool(self.pool.waiting)
+        account.plan.progress += 1
+        if somebody_waits:
+            if threading.get_ident() == self._loop_thread:
+                self.grant()
+            else:
+                self._loop.call_soon_threadsafe(self.grant)
+
+    def forget(self, plan: PlanEntry) -> int:
+        with self._lock:
+            left = self.pool.forget(plan)
+        self.grant()
+        return left
+
+    def grant(self) -> None:
+        with self._lock:
+            granted = self.pool.grant(self._clock.now()) if self.pool.waiting else ()
+        for request in granted:
+            self._wake(request)
+        self.watch_for_stall()
+
+    def watch_for_stall(self) -> None:
+        if self._stall_timer is None and self._stands_still():
+            progress = self._progress()
+            self._stall_timer = self._loop.call_later(STALL_GRACE_SECONDS, self._resolve_stall, progress)
+
+    def statistics(self) -> TierStatistics:
+        with self._lock:
+            pool = self.pool
+            return TierStatistics(pool.budget, pool.used, pool.transient, pool.peak, len(pool.waiting))
+
+    async def _wait(self, account: Account, nbytes: int, transient: bool, net_delta: int) -> None:
+        request = Request(account, nbytes, transient, net_delta, self._clock.now())
+        with self._lock:
+            if not self.pool.could_ever_fit(account, nbytes, transient=transient):
+                raise self._exhausted(request)
+            self.pool.enqueue(request)
+        future = self._futures[request] = self._loop.create_future()
+        self.grant()
+        try:
+            await future
+        except BaseException:
+            self._abandon(request, future)
+            raise
+
+    def _abandon(self, request: Request, future: asyncio.Future[None]) -> None:
+        """The caller was cancelled, perhaps after the grant; or its request was failed and is gone already."""
+        was_granted = future.done() and not future.cancelled() and future.exception() is None
+        if was_granted:
+            self.give_back(request.account, request.nbytes, request.transient)
+        elif self._futures.pop(request, None) is not None:
+            with self._lock:
+                self.pool.withdraw(request)
+            self.grant()
+
+    def _wake(self, request: Request) -> None:
+        request.account.plan.progress += 1
+        future = self._futures.pop(request)
+        if future.cancelled():
+            self.give_back(request.account, request.nbytes, request.transient)
+        else:
+            future.set_result(None)
+
+    def _stands_still(self) -> bool:
+        """Somebody waits, and so does everybody who holds memory, with nothing under way that could change it."""
+        with self._lock:
+            waiting = self.pool.plans_waiting()
+            return bool(waiting) and all(plan in waiting and plan.external == 0 for plan in self.pool.plans_involved())
+
+    def _progress(self) -> int:
+        with self._lock:
+            return sum(plan.progress for plan in self.pool.plans_involved())
+
+    def _resolve_stall(self, progress: int) -> None:
+        self._stall_timer = None
+        if not self._stands_still():
+            return
+        if self._progress() == progress:
+            self._break_deadlock()
+        self.watch_for_stall()
+
+    def _break_deadlock(self) -> None:
+        with self._lock:
+            granted = self.pool.grant_one()
+            victim = None if granted is not None else self.pool.victim()
+            if victim is not None:
+                self.pool.withdraw(victim)
+        if granted is not None:
+            self._wake(granted)
+        elif victim is not None:
+            future = self._futures.pop(victim)
+            victim.account.plan.progress += 1
+            if not future.done():
+                future.set_exception(self._exhausted(victim))
+
+    def _exhausted(self, request: Request) -> ResourceExhausted:
+        setting = SETTING_BY_TIER[self._tier]
+        needed = self.pool.enough(request.account, request.nbytes, transient=request.transient)
+        return ResourceExhausted(
+            f"the {self._tier} memory budget is too small: {request.account.operator} needs {request.nbytes} bytes "
+            f"beside {self.pool.used} held, the budget is {self.pool.budget}",
+            setting=setting,
+            value=self.pool.budget,
+            needed=needed,
+            hint=f"set {setting!r} to at least {needed} bytes, or run fewer plans at once",
+            operator=request.account.operator,
+        )

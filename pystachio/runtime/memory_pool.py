@@ -1,0 +1,182 @@
+"""Who gets memory: the deciding half, without threads, loops or clocks.
+
+A pool counts the bytes of one tier. Requests name an account (an operator of a plan) and whether the bytes are *state*
+(kept until the operator ends) or *transient* (on their way, freed by consumers).
+
+Three rules keep data flowing, so that waiting is nearly always short:
+
+- State never takes the last eighth of the budget: what is on its way always finds room.
+- An account that holds transient bytes may grow only up to the bytes that would stay free (dynamic thresholds after
+  Choudhury and Hahne 1998), so that a scan that reads ahead cannot starve another one.
+- The order of grants is: requests that will free memory, then neutral ones, then growing ones; inside each the plan's
+  priority, raised by one class for each `AGEING_SECONDS` waited; then first come, first served. A request that does
+  not fit is passed by smaller ones until it has aged by a class; after that it is served first.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from pystachio.runtime.plan_entry import PlanEntry
+
+AGEING_SECONDS = 1.0
+TRANSIENT_FLOOR_DIVISOR = 8
+
+
+@dataclass(slots=True, eq=False)
+class Account:
+    """Bytes that one operator of a plan holds in a tier."""
+
+    plan: PlanEntry
+    operator: str
+    state: int = 0
+    transient: int = 0
+
+    @property
+    def held(self) -> int:
+        return self.state + self.transient
+
+
+@dataclass(slots=True, eq=False)
+class Request:
+    account: Account
+    nbytes: int
+    transient: bool
+    net_delta: int
+    since: float
+    """When it was made, in seconds of the owner's clock."""
+    sequence: int = field(default=0)
+
+    def order(self, now: float) -> tuple[int, int, int]:
+        effect = (self.net_delta > 0) - (self.net_delta < 0)
+        aged = self.account.plan.priority - int((now - self.since) / AGEING_SECONDS)
+        return effect, aged, self.sequence
+
+    def is_overdue(self, now: float) -> bool:
+        return now - self.since >= AGEING_SECONDS
+
+
+class MemoryPool:
+    """Counts what is held and decides whose request is granted. Invariant: `used` is the sum over all accounts."""
+
+    def __init__(self, budget: int) -> None:
+        self.budget = budget
+        self.state = 0
+        self.transient = 0
+        self.peak = 0
+        self.waiting: list[Request] = []
+        self._accounts: dict[PlanEntry, dict[str, Account]] = {}
+        self._sequence = 0
+
+    @property
+    def used(self) -> int:
+        return self.state + self.transient
+
+    @property
+    def state_budget(self) -> int:
+        return self.budget - self.budget // TRANSIENT_FLOOR_DIVISOR
+
+    def account(self, plan: PlanEntry, operator: str) -> Account:
+        accounts = self._accounts.setdefault(plan, {})
+        found = accounts.get(operator)
+        if found is None:
+            found = accounts[operator] = Account(plan, operator)
+        return found
+
+    def accounts(self, plan: PlanEntry) -> tuple[Account, ...]:
+        return tuple(self._accounts.get(plan, {}).values())
+
+    def forget(self, plan: PlanEntry) -> int:
+        """Return to the pool what the plan still holds; the bytes that were left."""
+        left = 0
+        for account in self.accounts(plan):
+            left += account.held
+            self.give_back(account, account.state, transient=False)
+            self.give_back(account, account.transient, transient=True)
+        self._accounts.pop(plan, None)
+        return left
+
+    def fits(self, account: Account, nbytes: int, *, transient: bool) -> bool:
+        free = self.budget - self.used - nbytes
+        if free < 0:
+            return False
+        if transient:
+            return account.transient == 0 or account.transient + nbytes <= free
+        return self.state + nbytes <= self.state_budget
+
+    def could_ever_fit(self, account: Account, nbytes: int, *, transient: bool) -> bool:
+        """False when the request fails even if everybody else released everything: the account keeps its state."""
+        if transient:
+            return account.state + nbytes <= self.budget
+        return account.state + nbytes <= self.state_budget
+
+    def enough(self, account: Account, nbytes: int, *, transient: bool) -> int:
+        """The budget that would admit the request beside the state that is held now."""
+        if transient:
+            return self.state + nbytes
+        state = self.state + nbytes
+        return -(-state * TRANSIENT_FLOOR_DIVISOR // (TRANSIENT_FLOOR_DIVISOR - 1)) + TRANSIENT_FLOOR_DIVISOR
+
+    def take(self, account: Account, nbytes: int, *, transient: bool) -> None:
+        """Count `nbytes` as held, whether they fit or not."""
+        if transient:
+            account.transient += nbytes
+            self.transient += nbytes
+        else:
+            account.state += nbytes
+            self.state += nbytes
+        self.peak = max(self.peak, self.used)
+
+    def give_back(self, account: Account, nbytes: int, *, transient: bool) -> None:
+        if transient:
+            account.transient -= nbytes
+            self.transient -= nbytes
+        else:
+            account.state -= nbytes
+            self.state -= nbytes
+
+    def enqueue(self, request: Request) -> None:
+        self._sequence += 1
+        request.sequence = self._sequence
+        self.waiting.append(request)
+
+    def withdraw(self, request: Request) -> None:
+        self.waiting.remove(request)
+
+    def grant(self, now: float) -> list[Request]:
+        """Take the memory of every request that may go on now; they wait no longer."""
+        granted: list[Request] = []
+        for request in sorted(self.waiting, key=lambda each: each.order(now)):
+            if self.fits(request.account, request.nbytes, transient=request.transient):
+                self._take_request(request)
+                granted.append(request)
+            elif request.is_overdue(now):
+                break
+        return granted
+
+    def grant_one(self) -> Request | None:
+        """For a pool that stands still: the oldest request that fits, whoever is ahead of it."""
+        for request in self.waiting:
+            if self.fits(request.account, request.nbytes, transient=request.transient):
+                self._take_request(request)
+                return request
+        return None
+
+    def plans_involved(self) -> set[PlanEntry]:
+        """Plans that hold bytes or wait for some."""
+        holders = {plan for plan, accounts in self._accounts.items() if any(each.held for each in accounts.values())}
+        return holders | self.plans_waiting()
+
+    def plans_waiting(self) -> set[PlanEntry]:
+        return {request.account.plan for request in self.waiting}
+
+    def victim(self) -> Request:
+        """The request to fail when nothing moves any more: of the lowest, then newest plan, its newest."""
+        return max(
+            self.waiting,
+            key=lambda each: (each.account.plan.priority, each.account.plan.sequence, each.sequence),
+        )
+
+    def _take_request(self, request: Request) -> None:
+        self.waiting.remove(request)
+        self.take(request.account, request.nbytes, transient=request.transient)

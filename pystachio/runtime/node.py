@@ -1,0 +1,235 @@
+"""The node's actor: runs plans side by side on one loop, one worker pool, one memory and one I/O scheduler."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import AsyncExitStack
+from dataclasses import asdict, dataclass
+from types import TracebackType
+
+import structlog
+import torch
+
+from pystachio.errors import InternalError, InvalidRequest, NotFound
+from pystachio.io_scheduler.request import PriorityClass
+from pystachio.runtime.actors import ActorRef, Children, Directive, Reply
+from pystachio.runtime.clock import Clock, SystemClock
+from pystachio.runtime.cuda_streams import CudaStreams
+from pystachio.runtime.executor import BuildGraph, PlanScope
+from pystachio.runtime.memory import Memory, Tier, TierStatistics
+from pystachio.runtime.plan import CancelPlan, PlanActor, PlanEnded, PlanHandle, PlanMessage, SetPriority, StartPlan
+from pystachio.runtime.plan_entry import PlanEntry
+from pystachio.runtime.settings import ExecutionSettings
+from pystachio.runtime.streams import CpuStreams, StreamFactory
+from pystachio.runtime.transfers import PlanTransfers, TransferService
+from pystachio.runtime.worker_pool import WorkerPool, WorkerStatistics
+
+
+@dataclass(frozen=True, slots=True)
+class SubmitPlan:
+    build: BuildGraph
+    plan_id: str
+    priority: PriorityClass
+    reply: Reply[PlanHandle]
+
+
+@dataclass(frozen=True, slots=True)
+class ChangePriority:
+    plan_id: str
+    priority: PriorityClass
+    reply: Reply[None]
+
+
+@dataclass(frozen=True, slots=True)
+class CancelPlanById:
+    plan_id: str
+    reply: Reply[None]
+
+
+NodeMessage = SubmitPlan | ChangePriority | CancelPlanById | PlanEnded
+
+
+@dataclass(frozen=True, slots=True)
+class PlanListing:
+    plan_id: str
+    priority: PriorityClass
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class NodeStatistics:
+    """The leak counters stay zero: they count what plans left behind and the node had to take back."""
+
+    plans_running: int
+    plans_ended: int
+    plans_failed: int
+    leaked_bytes: int
+    leaked_external: int
+    workers: WorkerStatistics
+    memory: Mapping[Tier, TierStatistics]
+
+
+@dataclass(slots=True)
+class _RunningPlan:
+    entry: PlanEntry
+    handle: PlanHandle
+    ref: ActorRef[PlanMessage]
+    submitted: float
+
+
+class Node:
+    """`async with Node(...) as node`: starts the workers and the I/O scheduler, and on leaving cancels what runs."""
+
+    def __init__(
+        self,
+        *,
+        transfers: TransferService,
+        settings: ExecutionSettings,
+        memory: Mapping[Tier, int],
+        device: torch.device,
+        clock: Clock | None = None,
+    ) -> None:
+        """`memory` is bytes by tier; `settings.workers` the number of worker threads."""
+        self._transfers = transfers
+        self._settings = settings
+        self._budgets = dict(memory)
+        self._device = device
+        self._clock = clock if clock is not None else SystemClock()
+        self._plans: dict[str, _RunningPlan] = {}
+        self._sequence = 0
+        self._ended = 0
+        self._failed = 0
+        self._leaked_bytes = 0
+        self._leaked_external = 0
+        self._resources = AsyncExitStack()
+
+    async def __aenter__(self) -> Node:
+        async with AsyncExitStack() as resources:
+            self._workers = WorkerPool(self._settings.workers)
+            resources.push_async_callback(self._workers.close)
+            self._streams = self._open_streams()
+            resources.push_async_callback(self._streams.close)
+            self._memory = Memory(self._budgets, self._clock)
+            await self._transfers.start()
+            resources.push_async_callback(self._transfers.stop)
+            self._children = await resources.enter_async_context(Children(self._decide))
+            self._ref = self._children.spawn("node", lambda ref: self)
+            self._resources = resources.pop_all()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        for plan in tuple(self._plans.values()):
+            plan.ref.tell(CancelPlan())
+        for plan in tuple(self._plans.values()):
+            await plan.handle.wait_ended()
+        await self._resources.__aexit__(kind, error, traceback)
+
+    def _open_streams(self) -> StreamFactory:
+        if self._device.type == "cuda":
+            return CudaStreams(self._device, self._workers, threads=self._settings.workers)
+        return CpuStreams(self._workers)
+
+    async def submit(
+        self, build: BuildGraph, *, plan_id: str, priority: PriorityClass = PriorityClass.NORMAL
+    ) -> PlanHandle:
+        """Start a plan; returns before it ends. `plan_id` is unique among the running plans."""
+        return await self._ref.ask(lambda reply: SubmitPlan(build, plan_id, priority, reply))
+
+    async def cancel(self, plan_id: str) -> None:
+        """Ask a running plan to end; raises NotFound when none has this id."""
+        await self._ref.ask(lambda reply: CancelPlanById(plan_id, reply))
+
+    async def set_priority(self, plan_id: str, priority: PriorityClass) -> None:
+        """For what the plan does from now on: jobs, transfers and memory that wait already included."""
+        await self._ref.ask(lambda reply: ChangePriority(plan_id, priority, reply))
+
+    def plans(self) -> tuple[PlanListing, ...]:
+        now = self._clock.now()
+        return tuple(
+            PlanListing(plan_id, PriorityClass(plan.entry.priority), now - plan.submitted)
+            for plan_id, plan in self._plans.items()
+        )
+
+    def statistics(self) -> NodeStatistics:
+        return NodeStatistics(
+            plans_running=len(self._plans),
+            plans_ended=self._ended,
+            plans_failed=self._failed,
+            leaked_bytes=self._leaked_bytes,
+            leaked_external=self._leaked_external,
+            workers=self._workers.statistics(),
+            memory=self._memory.statistics(),
+        )
+
+    async def receive(self, message: NodeMessage) -> None:
+        match message:
+            case SubmitPlan(reply=reply):
+                if message.plan_id in self._plans:
+                    reply.fail(InvalidRequest(f"a plan with this id is running already: {message.plan_id}"))
+                else:
+                    reply.answer(self._start(message))
+            case CancelPlanById(plan_id=plan_id, reply=reply):
+                self._tell_plan(plan_id, CancelPlan(), reply)
+            case ChangePriority(plan_id=plan_id, priority=priority, reply=reply):
+                self._tell_plan(plan_id, SetPriority(priority), reply)
+            case PlanEnded():
+                self._forget(message)
+
+    def _start(self, message: SubmitPlan) -> PlanHandle:
+        self._sequence += 1
+        entry = PlanEntry(message.plan_id, message.priority, self._sequence, self._memory.plan_became_idle)
+        scope = PlanScope(
+            entry,
+            settings=self._settings,
+            clock=self._clock,
+            memory=self._memory,
+            transfers=PlanTransfers(self._transfers.client(message.plan_id, message.priority), entry),
+            stream=self._streams.open,
+        )
+        ref = self._children.spawn(
+            message.plan_id,
+            lambda _: PlanActor(
+                scope,
+                children=self._children,
+                memory=self._memory,
+                transfers=self._transfers,
+                report=self._ref.tell,
+            ),
+        )
+        handle = PlanHandle(message.plan_id, scope.metrics, ref)
+        self._plans[message.plan_id] = _RunningPlan(entry, handle, ref, self._clock.now())
+        ref.tell(StartPlan(message.build))
+        return handle
+
+    def _tell_plan(self, plan_id: str, message: PlanMessage, reply: Reply[None]) -> None:
+        plan = self._plans.get(plan_id)
+        if plan is None:
+            reply.fail(NotFound(f"no running plan has this id: {plan_id}"))
+        else:
+            plan.ref.tell(message)
+            reply.answer(None)
+
+    def _forget(self, ended: PlanEnded) -> None:
+        plan = self._plans.pop(ended.plan_id)
+        self._ended += 1
+        self._failed += ended.error is not None
+        self._leaked_bytes += ended.leaked_bytes
+        self._leaked_external += ended.leaked_external
+        if ended.leaked_bytes or ended.leaked_external:
+            structlog.get_logger().error("a plan left something behind", **asdict(ended))
+        self._children.stop(plan.ref)
+        plan.handle.mark_ended(ended.error)
+
+    def _decide(self, name: str, error: BaseException) -> Directive:
+        """Supervision: a message that fails takes down its plan, never the node."""
+        structlog.get_logger().error("an actor crashed", actor=name, exc_info=error)
+        plan = self._plans.get(name)
+        if plan is None:
+            return Directive.RESTART
+        failure = InternalError(f"the plan's actor crashed: {error}", plan_id=name)
+        failure.__cause__ = error
+        plan.ref.fail_asked(error)
+        self._ref.tell(PlanEnded(name, failure, self._memory.release_plan(plan.entry), plan.entry.external))
+        return Directive.STOP

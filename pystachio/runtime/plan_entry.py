@@ -1,0 +1,36 @@
+"""What the node's shared parts know of a plan: its rank, and whether anything can still move it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+
+class PlanEntry:
+    """One per running plan; the worker pool and the memory order their waiters by it.
+
+    `priority` is `io_scheduler.request.PriorityClass` (0 is the most urgent) and may change while the plan runs;
+    `sequence` counts submissions.
+
+    `external` counts what will move the plan from outside its coroutines: jobs on workers, transfers, items that a
+    client has yet to take. `progress` changes with every step inside. A plan without external work whose progress
+    stands still waits for memory or for nothing. Loop thread only.
+    """
+
+    __slots__ = ("_when_idle", "external", "plan_id", "priority", "progress", "sequence")
+
+    def __init__(self, plan_id: str, priority: int, sequence: int, when_idle: Callable[[], None] | None = None) -> None:
+        self.plan_id = plan_id
+        self.priority = priority
+        self.sequence = sequence
+        self.external = 0
+        self.progress = 0
+        self._when_idle = when_idle
+
+    def begin_external(self) -> None:
+        self.external += 1
+
+    def end_external(self) -> None:
+        self.external -= 1
+        self.progress += 1
+        if self.external == 0 and self._when_idle is not None:
+            self._when_idle()

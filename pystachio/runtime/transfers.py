@@ -1,0 +1,58 @@
+"""An operator's access to the I/O scheduler: the plan's client, and word to the plan that a transfer is under way."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Protocol
+
+import torch
+
+from pystachio.runtime.plan_entry import PlanEntry
+
+if TYPE_CHECKING:
+    from pystachio.io_scheduler.client import HostBuffer, TransferClient
+    from pystachio.io_scheduler.request import Extent, PriorityClass
+
+
+class Transfers(Protocol):
+    """What an operator may ask of the I/O scheduler; `io_scheduler.client.TransferClient` says more."""
+
+    async def read(self, path: str, extents: Sequence[Extent], *, criticality: int = 0) -> list[HostBuffer]: ...
+
+    async def read_into(self, path: str, offset: int, destination: memoryview | torch.Tensor) -> None: ...
+
+
+class PlanTransfers:
+    """The plan's client, counted as external work while a transfer is under way."""
+
+    def __init__(self, client: TransferClient, entry: PlanEntry) -> None:
+        self._client = client
+        self._entry = entry
+
+    async def read(self, path: str, extents: Sequence[Extent], *, criticality: int = 0) -> list[HostBuffer]:
+        self._entry.begin_external()
+        try:
+            return await self._client.read(path, extents, criticality=criticality)
+        finally:
+            self._entry.end_external()
+
+    async def read_into(self, path: str, offset: int, destination: memoryview | torch.Tensor) -> None:
+        self._entry.begin_external()
+        try:
+            await self._client.read_into(path, offset, destination)
+        finally:
+            self._entry.end_external()
+
+
+class TransferService(Protocol):
+    """The part of `io_scheduler.service.IoSchedulerService` that a node drives."""
+
+    async def start(self) -> None: ...
+
+    async def stop(self) -> None: ...
+
+    def client(self, plan_id: str, priority: PriorityClass) -> TransferClient: ...
+
+    def cancel_plan(self, plan_id: str) -> None: ...
+
+    def set_priority(self, plan_id: str, priority: PriorityClass) -> None: ...
