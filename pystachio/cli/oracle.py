@@ -57,13 +57,14 @@ def difference(ours: Sequence[Row], theirs: Sequence[Row], order: Sequence[int] 
 
 def ordered_columns(sql: str, names: Sequence[str]) -> tuple[int, ...]:
     """Positions of the output columns in the statement's last ORDER BY, up to the first term that is no column."""
-    found = re.search(r"\border\s+by\b(?!.*\border\s+by\b)(.*?)(?:\blimit\b.*)?;?\s*$", sql, re.IGNORECASE | re.DOTALL)
-    if found is None or ")" in found.group(1):
+    _, _, tail = sql.lower().rpartition("order by")
+    if tail == sql.lower() or tail.count(")") > tail.count("("):
         return ()
+    terms = re.split(r"\b(?:limit|offset|fetch)\b", tail.rstrip(" ;\n"))[0]
     columns = []
-    for term in found.group(1).split(","):
+    for term in terms.split(","):
         words = term.split()
-        name = words[0].rpartition(".")[2].lower() if words else ""
+        name = words[0].rpartition(".")[2] if words else ""
         if name not in names:
             break
         columns.append(names.index(name))

@@ -1,0 +1,59 @@
+from __future__ import annotations
+
+import pytest
+import typer
+
+from pystachio.cli.failure import ExitCode, describe, reported
+from pystachio.errors import Cancelled, DataError, NodeLost, NotFound, PystachioError, SqlSyntaxError
+
+
+def ended(error: BaseException, statement: str = "") -> int:
+    with pytest.raises(typer.Exit) as caught, reported(statement):
+        raise error
+    return caught.value.exit_code
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (DataError("bad page"), ExitCode.FAILED),
+        (NodeLost("gone"), ExitCode.UNREACHABLE),
+        (Cancelled("stopped"), ExitCode.INTERRUPTED),
+        (KeyboardInterrupt(), ExitCode.INTERRUPTED),
+        (ZeroDivisionError("oops"), ExitCode.FAILED),
+    ],
+)
+def test_every_failure_has_its_exit_code_and_no_traceback(
+    error: BaseException, code: ExitCode, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert ended(error) == code
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err
+    assert "Traceback" not in captured.err
+
+
+def test_an_unmapped_exception_is_called_a_defect(capsys: pytest.CaptureFixture[str]) -> None:
+    ended(ZeroDivisionError("oops"))
+    assert capsys.readouterr().err.startswith("internal error: ZeroDivisionError: oops\nhint: this is a defect")
+
+
+def test_hint_stands_on_a_line_of_its_own() -> None:
+    error = NotFound("no such table: lineitm", hint="did you mean lineitem?")
+    assert describe(error) == "not found: no such table: lineitm\nhint: did you mean lineitem?"
+
+
+@pytest.mark.parametrize(
+    ("statement", "line", "column", "expected"),
+    [
+        ("selct 1", 1, 1, ["line 1: selct 1", "        ^"]),
+        ("select 1\n\tfrom from t", 2, 7, ["line 2: \tfrom from t", "        \t     ^"]),
+        ("select", 1, 7, ["line 1: select", "              ^"]),
+        ("select", 0, 0, []),
+        ("select", 5, 1, []),
+        ("", 1, 1, []),
+    ],
+)
+def test_caret_points_into_the_statement(statement: str, line: int, column: int, expected: list[str]) -> None:
+    error: PystachioError = SqlSyntaxError("expected something else", line=line, column=column)
+    assert describe(error, statement).splitlines()[1:] == expected
