@@ -235,7 +235,7 @@ class IoSchedulerService:
             events, self._events = self._events, []
             for event in events:
                 self._act(self._core.handle(event, self._clock()))
-            # Cleared before the queue is emptied: a chunk that ends in between wakes the loop once more, never too late.
+            # Cleared before the queue is emptied, so that a chunk which ends in between wakes the loop again.
             self._loop_is_woken = False
             while self._ended:
                 self._end_chunk(*self._ended.popleft())

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Literal, Protocol, TypeAlias
 
 from pystachio.errors import PystachioError
@@ -85,6 +86,9 @@ def choose(name: DeviceName = "auto", *, direct: bool = False) -> OpenDevice:
     `nvme` (kvikio) needs a CUDA driver, so `auto` is `posix` where there is none. `direct` bypasses the page cache on
     `posix`.
     """
+    from pystachio.io_scheduler.devices.nvme import NvmeDevice, driver_is_loadable
     from pystachio.io_scheduler.devices.posix import PosixDevice
 
+    if name == "nvme" or (name == "auto" and not direct and driver_is_loadable() and find_spec("kvikio") is not None):
+        return lambda link: NvmeDevice(name=link.name)
     return lambda link: PosixDevice(name=link.name, direct=direct)
