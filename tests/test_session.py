@@ -1,0 +1,223 @@
+"""The public surface: sessions and results."""
+
+from __future__ import annotations
+
+import asyncio
+import datetime
+import decimal
+import gc
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import torch
+
+import pystachio
+from pystachio.errors import (
+    Cancelled,
+    DataError,
+    InvalidRequest,
+    NotFound,
+    PystachioError,
+    ResourceExhausted,
+    SqlSyntaxError,
+    Unsupported,
+)
+
+ROWS = 20_000
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("session")
+    table = pa.table(
+        {
+            "id": pa.array(range(ROWS), pa.int64()),
+            "group": pa.array([n % 10 for n in range(ROWS)], pa.int32()),
+            "value": pa.array([n / 8 for n in range(ROWS)], pa.float64()),
+            "price": pa.array([decimal.Decimal(n).scaleb(-2) for n in range(ROWS)], pa.decimal128(10, 2)),
+            "name": pa.array([f"name {n % 100}" for n in range(ROWS)], pa.string()),
+            "maybe": pa.array([None if n % 3 == 0 else n for n in range(ROWS)], pa.int64()),
+            "day": pa.array([datetime.date(2020, 1, 1) + datetime.timedelta(days=n % 400) for n in range(ROWS)]),
+        }
+    )
+    pq.write_table(table, path / "t.parquet", row_group_size=1500)
+    return path
+
+
+@pytest.fixture(scope="module")
+def session(folder: Path) -> Iterator[pystachio.Session]:
+    with pystachio.connect(threads=2) as session:
+        session.register("t", folder / "t.parquet")
+        yield session
+
+
+def settle(session: pystachio.Session) -> None:
+    """Wait until no plan runs and nothing is reserved."""
+    for _ in range(2000):
+        statistics = session.statistics()
+        if not statistics.running_plans and not statistics.reserved_bytes:
+            return
+        threading.Event().wait(0.001)
+    raise AssertionError(f"something is left: {session.statistics()}")
+
+
+def test_results_in_every_form(session: pystachio.Session) -> None:
+    result = session.sql('select "group", sum(value) as total from t group by "group" order by "group"')
+    expected = [sum(n / 8 for n in range(ROWS) if n % 10 == g) for g in range(10)]
+    assert result.schema.names == ["group", "total"]
+    assert result.to_arrow().to_pydict() == {"group": list(range(10)), "total": expected}
+    assert result.to_pandas()["total"].tolist() == expected
+    assert result.to_polars()["total"].to_list() == expected
+    assert pa.RecordBatchReader.from_stream(result).read_all().num_rows == 10
+    tensors = result.to_torch()
+    assert tensors["group"].dtype == torch.int32
+    assert torch.from_dlpack(tensors["total"]).tolist() == expected
+
+
+def test_tensors_of_decimals_dates_and_nulls(session: pystachio.Session) -> None:
+    tensors = session.sql("select price, day, cast(maybe as double) as f from t where id < 4 order by id").to_torch()
+    assert tensors["price"].tolist() == [0.0, 0.01, 0.02, 0.03]
+    assert tensors["day"].tolist()[0] == (datetime.date(2020, 1, 1) - datetime.date(1970, 1, 1)).days
+    assert tensors["f"].isnan().tolist() == [True, False, False, True]
+    with pytest.raises(Unsupported, match="NULLs"):
+        session.sql("select maybe from t").to_torch()
+    with pytest.raises(Unsupported, match="string"):
+        session.sql("select name from t").to_torch()
+
+
+def test_batches_stream_once(session: pystachio.Session) -> None:
+    result = session.sql("select id from t")
+    assert sum(batch.num_rows for batch in result.batches()) == ROWS
+    with pytest.raises(InvalidRequest, match="streamed already"):
+        result.batches()
+    with pytest.raises(InvalidRequest, match="streamed already"):
+        result.to_arrow()
+
+
+async def test_a_result_can_be_awaited(session: pystachio.Session) -> None:
+    result = await session.sql("select count(*) as n from t")
+    assert result.to_arrow().to_pydict() == {"n": [ROWS]}
+    several = [session.sql(f"select count(*) as n from t where id < {n}") for n in range(10)]
+    counts = [each.to_arrow().column("n")[0].as_py() for each in await asyncio.gather(*map(_awaited, several))]
+    assert counts == list(range(10))
+
+
+async def _awaited(result: pystachio.Result) -> pystachio.Result:
+    return await result
+
+
+def test_parameters(session: pystachio.Session) -> None:
+    sql = "select id from t where name = $1 and id < $2 and price > $3 order by id"
+    answer = session.sql(sql, parameters=["name 7", 500, decimal.Decimal("1.50")]).to_arrow()
+    assert answer.column("id").to_pylist() == [207, 307, 407]
+    with pytest.raises(PystachioError):
+        session.sql(sql, parameters=["name 7"])
+
+
+def test_substrait_bytes(session: pystachio.Session) -> None:
+    data = session.to_substrait("select id, maybe from t where id < 3 order by id")
+    assert session.execute(data).to_arrow().to_pydict() == {"id": [0, 1, 2], "maybe": [None, 1, 2]}
+
+
+def test_tables_and_explain(session: pystachio.Session) -> None:
+    assert session.tables()["t"].field("price").type == pa.decimal128(10, 2)
+    text = session.explain("select sum(value) from t where id > 100")
+    assert "Scan" in text
+    assert "Aggregate" in text
+    analyzed = session.sql("select sum(value) from t where id > 100").explain(analyze=True)
+    assert "rows" in analyzed
+
+
+def test_metrics_count_bytes_and_rows(session: pystachio.Session, folder: Path) -> None:
+    metadata = pq.read_metadata(folder / "t.parquet")
+    column = sum(metadata.row_group(g).column(0).total_compressed_size for g in range(metadata.num_row_groups))
+    result = session.sql("select max(id) from t")
+    result.to_arrow()
+    assert result.metrics().rows == 1
+    assert column <= result.metrics().bytes_read < 2 * column
+    assert result.progress() == 1.0
+
+
+def test_errors_are_typed_and_the_session_lives_on(session: pystachio.Session, tmp_path: Path) -> None:
+    with pytest.raises(SqlSyntaxError) as syntax:
+        session.sql("select id frm t")
+    assert syntax.value.line == 1
+    with pytest.raises(NotFound, match=r"(?s)tt.*\bt\b"):
+        session.sql("select * from tt")
+    with pytest.raises(NotFound, match=r"(?s)idd.*\bid\b"):
+        session.sql("select idd from t")
+    with pytest.raises(InvalidRequest):
+        session.sql("drop table t")
+    with pytest.raises(InvalidRequest, match="priority"):
+        session.sql("select 1", priority="urgent")
+    with pytest.raises(NotFound):
+        session.register("x", tmp_path / "missing.parquet")
+    with pytest.raises(DataError):
+        session.sql("select cast(name as bigint) from t").to_arrow()
+    with pytest.raises(PystachioError):
+        session.execute(b"\x00random bytes")
+    assert session.sql("select count(*) as n from t").to_arrow().to_pydict() == {"n": [ROWS]}
+    settle(session)
+
+
+def test_too_little_memory_names_the_setting(folder: Path) -> None:
+    with pystachio.connect(memory="200KiB", threads=1) as small:
+        small.register("t", folder / "t.parquet")
+        with pytest.raises(ResourceExhausted, match="memory") as error:
+            small.sql("select * from t order by name, id").to_arrow()
+        assert error.value.setting == "memory"
+        assert error.value.value == 200 * 1024
+        settle(small)
+
+
+def test_cancel_and_dropped_results_release_everything(session: pystachio.Session) -> None:
+    slow = "select count(*) from t a, t b where a.value * b.value > 1e9 or a.id + b.id = -1"
+    result = session.sql(slow)
+    result.cancel()
+    with pytest.raises(Cancelled):
+        result.to_arrow()
+    settle(session)
+    result = session.sql(slow)
+    del result
+    gc.collect()
+    settle(session)
+    assert session.statistics().leaks == 0
+
+
+def test_a_cancel_leaves_other_plans_alone(session: pystachio.Session) -> None:
+    first = session.sql("select count(*) from t a, t b where a.value * b.value > 1e9", priority="batch")
+    second = session.sql("select sum(id) as s from t", priority="interactive")
+    first.cancel()
+    assert second.to_arrow().to_pydict() == {"s": [ROWS * (ROWS - 1) // 2]}
+    with pytest.raises(Cancelled):
+        first.to_arrow()
+
+
+def test_a_closed_session_refuses_politely(folder: Path) -> None:
+    session = pystachio.connect(threads=1)
+    session.register("t", folder / "t.parquet")
+    session.close()
+    session.close()
+    with pytest.raises(InvalidRequest):
+        session.sql("select 1").to_arrow()
+
+
+def test_a_result_outlives_a_dropped_session(folder: Path) -> None:
+    session = pystachio.connect(threads=1)
+    session.register("t", folder / "t.parquet")
+    result = session.sql("select count(*) as n from t")
+    del session
+    gc.collect()
+    assert result.to_arrow().to_pydict() == {"n": [ROWS]}
+
+
+def test_importing_the_package_loads_nothing_heavy() -> None:
+    code = "import sys, pystachio; print([m for m in ('torch', 'datafusion', 'pyarrow', 'numpy') if m in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
