@@ -38,10 +38,9 @@ from pystachio.planner.logical import (
     UnionAll,
     Values,
 )
-from pystachio.planner.profiles import ColumnProfile, Estimate, groups, join_domain
+from pystachio.planner.profiles import ColumnProfile, Estimate, groups, join_domain, plausible
 from pystachio.planner.selectivity import selectivity
 
-_LEAST_ROWS = 1e-3
 _UNKNOWN_DISTINCT_SHARE = 0.1
 
 
@@ -99,7 +98,7 @@ class Estimator:
                 return self._read(read, conjunction((*conjuncts(read.predicate), *conjuncts(plan.predicate))))
             case Filter(input=input_):
                 source = self.estimate(input_)
-                return source.with_rows(max(_LEAST_ROWS, source.rows * selectivity(plan.predicate, source.columns)))
+                return source.with_rows(source.rows * selectivity(plan.predicate, source.columns))
             case Values():
                 return self._values(plan)
             case Project():
@@ -119,8 +118,8 @@ class Estimator:
                 return self.estimate(input_)
             case Limit(input=input_, offset=offset, count=count):
                 source = self.estimate(input_)
-                left = max(_LEAST_ROWS, source.rows - offset)
-                return source.with_rows(left if count is None else max(_LEAST_ROWS, min(left, count)))
+                left = source.rows - offset
+                return source.with_rows(left if count is None else min(left, count))
             case UnionAll():
                 return self._union(plan)
             case _:
@@ -134,7 +133,7 @@ class Estimator:
         if predicate is None:
             return base
         share = self._matching(read, predicate, columns)
-        kept = base.with_rows(max(_LEAST_ROWS, total * share))
+        kept = base.with_rows(total * share)
         return replace(kept, columns=self._narrowed(read, predicate, columns, kept))
 
     def _base_profile(self, table: str, position: int, source: int, rows: float) -> ColumnProfile:
@@ -174,7 +173,7 @@ class Estimator:
         return tuple(columns)
 
     def _values(self, plan: Values) -> Estimate:
-        rows = max(_LEAST_ROWS, float(len(plan.rows)))
+        rows = plausible(len(plan.rows))
         source = next(self._sources)
         profiles = []
         for position in range(len(plan.schema)):
@@ -212,7 +211,7 @@ class Estimator:
 
     def _union(self, plan: UnionAll) -> Estimate:
         parts = [self.estimate(part) for part in plan.inputs]
-        rows = sum(part.rows for part in parts)
+        rows = plausible(sum(part.rows for part in parts))
         number = next(self._sources)
         profiles = []
         for same in zip(*(part.columns for part in parts), strict=True):
@@ -239,7 +238,7 @@ def join_estimate(
     pairs = matching_pairs(left, right, left_columns, right_columns, domain) * share
     match kind:
         case JoinKind.INNER:
-            rows = max(_LEAST_ROWS, pairs)
+            rows = pairs
         case JoinKind.LEFT:
             rows = pairs + left.rows * (1.0 - _matched(left_columns, right_columns, right.rows, domain, share))
         case JoinKind.RIGHT:
@@ -249,17 +248,17 @@ def join_estimate(
             unmatched_right = right.rows * (1.0 - _matched(right_columns, left_columns, left.rows, domain, share))
             rows = pairs + unmatched_left + unmatched_right
         case JoinKind.SEMI:
-            rows = max(_LEAST_ROWS, left.rows * _matched(left_columns, right_columns, right.rows, domain, share))
+            rows = left.rows * _matched(left_columns, right_columns, right.rows, domain, share)
             return _joined_keys(left.with_rows(rows), left_keys, right_columns, domain)
         case JoinKind.ANTI:
             matched = _matched(left_columns, right_columns, right.rows, domain, share)
-            return left.with_rows(max(_LEAST_ROWS, left.rows * (1.0 - matched)))
+            return left.with_rows(left.rows * (1.0 - matched))
         case JoinKind.MARK:
             mark = ColumnProfile(2.0, 2.0, -1, max(2.0, left.rows))
             return Estimate(left.rows, (*left.columns, mark))
         case _:
             assert_never(kind)
-    both = Estimate(rows, left.with_rows(rows).columns + right.with_rows(rows).columns)
+    both = Estimate(plausible(rows), left.with_rows(rows).columns + right.with_rows(rows).columns)
     if kind is not JoinKind.INNER:
         return both
     both = _joined_keys(both, left_keys, right_columns, domain)
@@ -291,7 +290,7 @@ def _overlap(left: ColumnProfile, right: ColumnProfile) -> float:
     key, other = (left.bounds, right.bounds) if left.is_key else (right.bounds, left.bounds)
     width = other[1] - other[0] + 1
     common = min(key[1], other[1]) - max(key[0], other[0]) + 1
-    return max(common, 0) / width or _LEAST_ROWS
+    return max(common, 0) / width
 
 
 def _matched(
@@ -316,6 +315,8 @@ def _joined_keys(joined: Estimate, keys: Sequence[int], partners: Sequence[Colum
     for key, partner in zip(keys, partners, strict=True):
         profile = columns[key]
         distinct = min(profile.distinct, partner.distinct, joined.rows)
+        if len(keys) == 1:
+            distinct = min(distinct, profile.distinct * partner.distinct / domain)
         columns[key] = replace(profile, distinct=max(1.0, distinct), nulls=0.0)
     return replace(joined, columns=tuple(columns))
 

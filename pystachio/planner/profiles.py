@@ -8,6 +8,9 @@ from dataclasses import dataclass, replace
 
 from pystachio.operators.column import Bounds
 
+_LEAST_ROWS = 1e-3
+_MOST_ROWS = 1e30
+
 _KEY_TOLERANCE = 0.95
 """A column with this share of distinct values in its relation counts as a key of it: distinct counts are estimates."""
 
@@ -40,17 +43,23 @@ class ColumnProfile:
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """Expected `rows` (a real number above 0) and a profile per field."""
+    """Expected `rows` (`plausible`: above 0 and finite) and a profile per field."""
 
     rows: float
     columns: tuple[ColumnProfile, ...]
 
     def with_rows(self, rows: float) -> Estimate:
         """The same fields when a predicate or join that is independent of them leaves `rows` rows."""
+        rows = plausible(rows)
         if rows >= self.rows:
             return replace(self, rows=rows)
         kept = tuple(replace(c, distinct=shrink(c.distinct, self.rows, rows)) for c in self.columns)
         return Estimate(rows, kept)
+
+
+def plausible(rows: float) -> float:
+    """A number of rows that products and quotients of estimates stay finite with."""
+    return min(_MOST_ROWS, max(_LEAST_ROWS, rows))
 
 
 def shrink(distinct: float, rows: float, kept: float) -> float:

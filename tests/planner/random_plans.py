@@ -114,10 +114,9 @@ def random_project(chance: random.Random, plan: LogicalPlan, width: int | None =
 
 def random_aggregate(chance: random.Random, plan: LogicalPlan) -> Aggregate:
     keys = tuple(chance.sample(range(len(plan.schema)), chance.randint(0, min(2, len(plan.schema)))))
+    functions = [function for function in ("sum", "min", "max", "count") if chance.random() < 0.4]
     calls = [AggregateCall("count", (), INTEGER)]
-    for function in ("sum", "min", "max", "count"):
-        if chance.random() < 0.4:
-            calls.append(AggregateCall(function, (chance.randrange(len(plan.schema)),), INTEGER))
+    calls += [AggregateCall(function, (chance.randrange(len(plan.schema)),), INTEGER) for function in functions]
     fields = [plan.schema[k] for k in keys] + [Field(f"a{i}", INTEGER, True) for i in range(len(calls))]
     sets: tuple[tuple[int, ...], ...] = ()
     if keys and chance.random() < 0.3:
