@@ -15,6 +15,7 @@ from pystachio.io_scheduler.client import TransferClient
 from pystachio.io_scheduler.request import Extent
 from pystachio.operators.column import normalise_type
 from pystachio.operators.table import FIRST_DATA_BYTE, FileVersion, ParquetFile, parquet_fields
+from pystachio.runtime.failures import root_cause
 
 _FIRST_READ = 64 << 10
 """Most footers fit: one read instead of two."""
@@ -58,14 +59,8 @@ async def read_footers(client: TransferClient, versions: Sequence[FileVersion]) 
         async with asyncio.TaskGroup() as group:
             tasks = [group.create_task(read_one(version)) for version in versions]
     except BaseExceptionGroup as failures:
-        raise first_failure(failures) from None
+        raise root_cause(failures) from None
     return [task.result() for task in tasks]
-
-
-def first_failure(failures: BaseExceptionGroup[BaseException]) -> BaseException:
-    """The first single exception in nested groups: what a caller of one operation expects to see."""
-    first = failures.exceptions[0]
-    return first_failure(first) if isinstance(first, BaseExceptionGroup) else first
 
 
 async def read_footer(client: TransferClient, version: FileVersion) -> ParquetFile:

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 
 from pystachio.operators.operator import Output
 from pystachio.operators.parquet_decode import FetchedExtents
-from pystachio.operators.parquet_footer import first_failure
 from pystachio.operators.scan_rows import RowReader, UnitRows
 from pystachio.operators.scan_units import Unit
 from pystachio.runtime.context import Context
+from pystachio.runtime.failures import root_cause
 from pystachio.runtime.memory import Reservation
 from pystachio.runtime.metrics import WaitReason
 
@@ -57,7 +57,7 @@ class ScanRun:
                 for _ in range(self._workers + 1):  # one more than runs, so that a second read keeps no worker idle
                     group.create_task(self._work())
         except BaseExceptionGroup as failures:
-            raise first_failure(failures) from None
+            raise root_cause(failures) from None
         finally:
             for reservation in self._held:
                 reservation.release()

@@ -204,6 +204,9 @@ def table_of_files(name: str, files: Sequence[ParquetFile]) -> Table:
     first two files that disagree.
     """
     first = files[0]
+    for file in files:
+        if len(file.positions) < len(file.fields):
+            raise DataError(f"a file has several columns of one name: {file.path}")
     nullable = {f.name: f.nullable for f in first.fields}
     for file in files[1:]:
         _require_agreement(first, file)
