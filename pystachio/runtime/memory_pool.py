@@ -31,6 +31,8 @@ class Account:
     operator: str
     state: int = 0
     transient: int = 0
+    is_closed: bool = False
+    """The plan has ended: what it held was taken back, and a late release has nothing to give."""
 
     @property
     def held(self) -> int:
@@ -93,6 +95,7 @@ class MemoryPool:
             left += account.held
             self.give_back(account, account.state, transient=False)
             self.give_back(account, account.transient, transient=True)
+            account.is_closed = True
         self._accounts.pop(plan, None)
         return left
 
@@ -128,6 +131,8 @@ class MemoryPool:
         self.peak = max(self.peak, self.used)
 
     def give_back(self, account: Account, nbytes: int, *, transient: bool) -> None:
+        if account.is_closed:
+            return
         if transient:
             account.transient -= nbytes
             self.transient -= nbytes

@@ -58,7 +58,9 @@ class PlanListing:
 
 @dataclass(frozen=True, slots=True)
 class NodeStatistics:
-    """The leak counters stay zero: they count what plans left behind and the node had to take back."""
+    """The leak counters stay zero. `leaked_bytes` were reserved by plans that ended well without releasing them,
+    `leaked_external` counts jobs and transfers that outlived their plan's tasks.
+    """
 
     plans_running: int
     plans_ended: int
@@ -215,9 +217,10 @@ class Node:
         plan = self._plans.pop(ended.plan_id)
         self._ended += 1
         self._failed += ended.error is not None
-        self._leaked_bytes += ended.leaked_bytes
-        self._leaked_external += ended.leaked_external
-        if ended.leaked_bytes or ended.leaked_external:
+        leaked_bytes = 0 if ended.error is not None else ended.left_bytes
+        self._leaked_bytes += leaked_bytes
+        self._leaked_external += ended.left_external
+        if leaked_bytes or ended.left_external:
             structlog.get_logger().error("a plan left something behind", **asdict(ended))
         self._children.stop(plan.ref)
         plan.handle.mark_ended(ended.error)

@@ -34,12 +34,16 @@ class SetPriority:
 
 @dataclass(frozen=True, slots=True)
 class PlanEnded:
-    """What a plan's actor tells its node. `leaked_bytes` were still reserved when all tasks had ended."""
+    """What a plan's actor tells its node.
+
+    `left_bytes` were still reserved when all tasks had ended: usual after a failure, a leak after a success.
+    `left_external` counts jobs and transfers that nobody awaited: always a leak.
+    """
 
     plan_id: str
     error: PystachioError | None
-    leaked_bytes: int
-    leaked_external: int
+    left_bytes: int
+    left_external: int
 
 
 PlanMessage = StartPlan | CancelPlan | SetPriority
@@ -130,6 +134,6 @@ class PlanActor:
         except BaseException as unexpected:
             error = typed_error(unexpected, plan_id=plan_id, operator=None, memory=self._scope.memory_budget)
         finally:
-            self._transfers.cancel_plan(plan_id)
-            leaked = self._memory.release_plan(self._scope.entry)
-            self._report(PlanEnded(plan_id, error, leaked, self._scope.entry.external))
+            self._transfers.close_plan(plan_id)
+            left = self._memory.release_plan(self._scope.entry)
+            self._report(PlanEnded(plan_id, error, left, self._scope.entry.external))

@@ -19,7 +19,9 @@ class Transfers(Protocol):
 
     async def read(self, path: str, extents: Sequence[Extent], *, criticality: int = 0) -> list[HostBuffer]: ...
 
-    async def read_into(self, path: str, offset: int, destination: memoryview | torch.Tensor) -> None: ...
+    async def read_into(
+        self, path: str, offset: int, destination: memoryview | torch.Tensor, *, criticality: int = 0
+    ) -> None: ...
 
 
 class PlanTransfers:
@@ -36,10 +38,12 @@ class PlanTransfers:
         finally:
             self._entry.end_external()
 
-    async def read_into(self, path: str, offset: int, destination: memoryview | torch.Tensor) -> None:
+    async def read_into(
+        self, path: str, offset: int, destination: memoryview | torch.Tensor, *, criticality: int = 0
+    ) -> None:
         self._entry.begin_external()
         try:
-            await self._client.read_into(path, offset, destination)
+            await self._client.read_into(path, offset, destination, criticality=criticality)
         finally:
             self._entry.end_external()
 
@@ -53,6 +57,6 @@ class TransferService(Protocol):
 
     def client(self, plan_id: str, priority: PriorityClass) -> TransferClient: ...
 
-    def cancel_plan(self, plan_id: str) -> None: ...
+    def close_plan(self, plan_id: str) -> None: ...
 
     def set_priority(self, plan_id: str, priority: PriorityClass) -> None: ...
