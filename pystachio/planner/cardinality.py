@@ -25,6 +25,7 @@ from pystachio.operators.expressions import (
     conjunction,
     conjuncts,
     fields_of,
+    shift_fields,
 )
 from pystachio.planner.logical import (
     Aggregate,
@@ -73,10 +74,15 @@ class Estimator:
         self._facts = facts
         self._known: dict[int, tuple[LogicalPlan, Estimate]] = {}
         self._sources = itertools.count()
+        self._measured: dict[tuple[str, Expression], float | None] = {}
 
     def rows(self, plan: LogicalPlan) -> float:
         """Expected rows."""
         return self.estimate(plan).rows
+
+    def table_rows(self, table: str) -> int:
+        """Rows of the registered table."""
+        return self._facts.rows(table)
 
     def estimate(self, plan: LogicalPlan) -> Estimate:
         """Rows and column profiles of the plan's output."""
@@ -126,7 +132,7 @@ class Estimator:
                 assert_never(plan)
 
     def _read(self, read: Read, predicate: Expression | None) -> Estimate:
-        total = max(1.0, float(self._facts.rows(read.table)))
+        total = max(1.0, float(self.table_rows(read.table)))
         source = next(self._sources)
         columns = tuple(self._base_profile(read.table, position, source, total) for position in read.columns)
         base = Estimate(total, columns)
@@ -145,13 +151,23 @@ class Estimator:
         return ColumnProfile(distinct, distinct, source, rows, facts.nulls, facts.bounds)
 
     def _matching(self, read: Read, predicate: Expression, columns: Sequence[ColumnProfile]) -> float:
-        measured = self._facts.matching(read.table, read.columns, predicate)
+        measured = self._measure(read, predicate)
         if measured is not None:
             return measured
         parts = conjuncts(predicate)
         if len(parts) == 1:
             return selectivity(predicate, columns)
         return math.prod(self._matching(read, part, columns) for part in parts)
+
+    def _measure(self, read: Read, predicate: Expression) -> float | None:
+        """Each predicate is tried once per table, wherever its columns are in a plan."""
+        over_table = shift_fields(predicate, read.columns.__getitem__)
+        key = read.table, over_table
+        if key not in self._measured:
+            used = tuple(sorted(fields_of(over_table)))
+            over_used = shift_fields(over_table, used.index)
+            self._measured[key] = self._facts.matching(read.table, used, over_used)
+        return self._measured[key]
 
     def _narrowed(
         self, read: Read, predicate: Expression, base: Sequence[ColumnProfile], kept: Estimate
@@ -164,7 +180,10 @@ class Estimator:
                 continue
             (index,) = fields
             profile = columns[index]
-            values = max(1.0, min(_pinned(part), profile.domain * self._matching(read, part, base)))
+            values = _pinned(part)
+            if math.isinf(values) and profile.bounds is not None:
+                values = profile.domain * self._matching(read, part, base)
+            values = max(1.0, min(values, profile.domain))
             columns[index] = replace(
                 profile,
                 distinct=min(profile.distinct, values),

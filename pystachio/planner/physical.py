@@ -139,14 +139,13 @@ class _Lowering:
                 return _Lowered(UnionAllOperator(parts, schema), _places(needed))
 
     def _read(self, read: Read, needed: Needed, filters: tuple[WantedFilter, ...]) -> _Lowered:
-        table = self._tables[read.table]
-        if table.rows < _SMALLEST_FILTERED_SCAN:
+        if self._estimator.table_rows(read.table) < _SMALLEST_FILTERED_SCAN:
             filters = ()
         tested = frozenset[int]() if read.predicate is None else fields_of(read.predicate)
         columns = _places(needed | tested | {wanted.field for wanted in filters})
         self._used_slots.update(wanted.slot for wanted in filters)
         scan = Scan(
-            table,
+            self._tables[read.table],
             columns=tuple(read.columns[p] for p in columns),
             predicate=None if read.predicate is None else moved(read.predicate, columns),
             output=tuple(columns[p] for p in sorted(needed)),
