@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import AsyncExitStack
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from types import TracebackType
 
 import structlog
@@ -221,7 +221,12 @@ class Node:
         self._leaked_bytes += leaked_bytes
         self._leaked_external += ended.left_external
         if leaked_bytes or ended.left_external:
-            structlog.get_logger().error("a plan left something behind", **asdict(ended))
+            structlog.get_logger().error(
+                "a plan left something behind",
+                plan_id=ended.plan_id,
+                left_bytes=ended.left_bytes,
+                left_external=ended.left_external,
+            )
         self._children.stop(plan.ref)
         plan.handle.mark_ended(ended.error)
 
