@@ -43,7 +43,7 @@ class DirectInsertion:
     winners: torch.Tensor
 
     def table(self, values: torch.Tensor | None = None, default: int = 0) -> DirectTable:
-        """A table from code to the value of its representative row; without `values` to 1 + its position, 0 if absent."""
+        """A table from code to the value of its representative row; without `values` to 1 + its position, else 0."""
         return DirectTable(self.occupants if values is None else payload_of(self.occupants, values, default))
 
 

@@ -86,7 +86,7 @@ class Insertion:
     winners: torch.Tensor
 
     def table(self, values: torch.Tensor | None = None, default: int = 0) -> HashTable:
-        """A table from key to the value of its representative row; without `values` to 1 + its position, 0 if absent."""
+        """A table from key to the value of its representative row; without `values` to 1 + its position, else 0."""
         payload = self.occupants if values is None else payload_of(self.occupants, values, default)
         return HashTable(self.keys.index_select(0, self.occupants), payload, self.empty, default)
 

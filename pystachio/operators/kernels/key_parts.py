@@ -15,7 +15,6 @@ import numpy as np
 import torch
 
 from pystachio.operators.column import BytesColumn, Column, Dictionary, DictionaryColumn, FixedColumn, WideDecimalColumn
-from pystachio.operators.kernels import primitives
 from pystachio.operators.kernels.bounds import bounds_of
 from pystachio.operators.kernels.selection import plain, widen
 from pystachio.operators.kernels.strings import index, to_codes, translate
@@ -73,7 +72,10 @@ class CodePart:
         if coded.dictionary is self.dictionary:
             digits, exact = index(coded.codes), True
         elif len(coded.dictionary) == 0:
-            digits, exact = torch.full(coded.codes.shape, self.span, dtype=torch.int32, device=coded.codes.device), False
+            digits, exact = (
+                torch.full(coded.codes.shape, self.span, dtype=torch.int32, device=coded.codes.device),
+                False,
+            )
         else:
             mapping = translate(coded.dictionary, self.dictionary)
             mapping = torch.where(mapping < 0, self.span, mapping)
@@ -180,7 +182,7 @@ def _clamped_offset(values: torch.Tensor, low: int, span: int) -> torch.Tensor:
     """`values - low` where that is in [0, span), else `span`: int32 or int64."""
     if values.dtype == torch.bool:
         values = values.view(torch.int8)
-    narrow = values.dtype != torch.int64 and span < 2**31 - 1 and -(2**31) <= low and low + span <= 2**31
+    narrow = values.dtype != torch.int64 and span < 2**31 - 1 and low >= -(2**31) and low + span <= 2**31
     values = values.to(torch.int32 if narrow else torch.int64)
     if values.device.type == "cpu":
         view = values.numpy()

@@ -158,9 +158,9 @@ def _ranged(digits: Digits, numbers: HashTable | None) -> tuple[torch.Tensor, to
     if numbers is not None:
         values, missing = _numbered(digits.values.to(torch.int64), numbers)
         return values, _either(digits.absent, missing)
-    if digits.exact:
-        return digits.values, None
-    missing = digits.values == digits.span
+    if digits.exact or digits.span is None:
+        return digits.values, digits.absent
+    missing = torch.eq(digits.values, digits.span)
     return torch.where(missing, 0, digits.values), missing
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
@@ -12,6 +11,7 @@ from pystachio.operators.kernels import direct, hash_table, primitives
 from pystachio.operators.kernels.direct import DirectTable
 from pystachio.operators.kernels.hash_table import HashTable
 from pystachio.operators.kernels.keys import KeyCodes
+from pystachio.operators.kernels.pairs import Matches
 
 _DENSE_SLOTS_PER_ROW: Final = 4
 """Up to this many slots per row ranges are kept per code, else per distinct key."""
@@ -75,49 +75,6 @@ class RangeIndex:
 RowIndex = UniqueIndex | RangeIndex
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Matches:
-    """Row i matches `counts[i]` rows, from `starts[i]` in `order`."""
-
-    starts: torch.Tensor
-    counts: torch.Tensor
-    order: torch.Tensor | None
-
-    def pairs(self, limit: int) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-        """All matching pairs as (row, matching row), ordered by row, at most `limit` at a time."""
-        ends = torch.cumsum(self.counts, 0, dtype=torch.int64)
-        total = int(ends[-1]) if ends.shape[0] else 0
-        if total == 0:
-            return
-        cuts = torch.arange(0, total, limit, device=ends.device)
-        lasts = torch.cat((cuts[1:], cuts.new_full((1,), total)))
-        first_rows = torch.searchsorted(ends, cuts, right=True).tolist()
-        last_rows = torch.searchsorted(ends, lasts - 1, right=True).tolist()
-        for cut, last, first_row, last_row in zip(cuts.tolist(), lasts.tolist(), first_rows, last_rows, strict=True):
-            yield self._slice(ends, cut, last, first_row, last_row + 1)
-
-    def _slice(
-        self, ends: torch.Tensor, first: int, last: int, first_row: int, stop_row: int
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Pairs number [first, last), which belong to rows [first_row, stop_row)."""
-        row_ends = ends[first_row:stop_row].clamp(max=last)
-        row_begins = (ends[first_row:stop_row] - self.counts[first_row:stop_row]).clamp(min=first)
-        lengths = row_ends - row_begins
-        rows = torch.arange(first_row, stop_row, dtype=hash_table.row_dtype(stop_row), device=ends.device)
-        skipped = row_begins - (ends[first_row:stop_row] - self.counts[first_row:stop_row])
-        shifts = self.starts[first_row:stop_row] + skipped - (row_begins - first)
-        positions = torch.arange(last - first, device=ends.device) + repeat(shifts, lengths)
-        found = positions if self.order is None else self.order.index_select(0, positions)
-        return repeat(rows, lengths), found
-
-
-def repeat(values: torch.Tensor, counts: torch.Tensor) -> torch.Tensor:
-    """Each value as often as `counts` says."""
-    if values.device.type == "cpu":
-        return torch.from_numpy(values.numpy().repeat(counts.numpy()))
-    return torch.repeat_interleave(values, counts)
-
-
 def index_members(codes: KeyCodes, *, allow_direct: bool) -> Members:
     """An index that only answers whether a key exists."""
     if allow_direct and codes.span is not None and direct.is_addressable(codes.span, codes.values.shape[0]):
@@ -137,7 +94,9 @@ def index_rows(codes: KeyCodes, *, allow_direct: bool) -> RowIndex:
         span = None
         insertion = hash_table.insert(values.to(torch.int64))
     if hash_table.all_win(insertion.winners):
-        return UniqueIndex(insertion.table() if kept is None else insertion.table((kept + 1).to(insertion.winners.dtype)))
+        return UniqueIndex(
+            insertion.table() if kept is None else insertion.table((kept + 1).to(insertion.winners.dtype))
+        )
     if span is not None and span <= _DENSE_SLOTS_PER_ROW * values.shape[0]:
         return _ranges(None, values, span, kept)
     groups, first = hash_table.number_groups(insertion.winners)
@@ -161,9 +120,14 @@ def _ranges(
 
 def _present(codes: KeyCodes) -> tuple[torch.Tensor, torch.Tensor | None]:
     """The codes of the rows that equal something, and the positions of those rows (None: all)."""
-    if codes.exact or (codes.span is None and codes.absent is None):
+    if codes.exact:
         return codes.values, None
-    present = codes.values != codes.span if codes.absent is None else ~codes.absent
+    if codes.span is not None:
+        present = torch.ne(codes.values, codes.span)
+    elif codes.absent is not None:
+        present = ~codes.absent
+    else:
+        return codes.values, None
     kernels = primitives(present.device)
     if kernels.all_true(present):
         return codes.values, None

@@ -1,0 +1,40 @@
+"""Rows that an operator must hold all at once, under a reservation."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from pystachio.operators.batch import Batch, Schema
+from pystachio.operators.kernels.selection import all_null, concat_batches
+from pystachio.runtime.channels import Receiver
+from pystachio.runtime.context import Context
+from pystachio.runtime.memory import Reservation
+
+
+@dataclass(frozen=True, slots=True)
+class Collected:
+    """All rows of an input as one batch. `reservation` covers them; the holder releases it."""
+
+    rows: Batch
+    reservation: Reservation
+
+
+async def collect(ctx: Context, receiver: Receiver[Batch], schema: Schema, columns: Sequence[int]) -> Collected:
+    """Read `receiver` (batches of `schema`) to the end and keep `columns` of it."""
+    reservation = await ctx.memory.reserve(0)
+    batches: list[Batch] = []
+    async for batch in receiver:
+        kept = Batch(tuple(batch.columns[position] for position in columns), batch.length, batch.ready)
+        await reservation.resize(reservation.nbytes + kept.nbytes)
+        batches.append(kept)
+    if not batches:
+        device = ctx.stream.device
+        return Collected(Batch(tuple(all_null(schema[p].type, 0, device) for p in columns), 0, None), reservation)
+    if len(batches) > 1:
+        # Both the parts and the whole exist while they are copied.
+        await reservation.resize(2 * reservation.nbytes)
+    rows = await ctx.stream.run(concat_batches, batches)
+    del batches
+    await reservation.resize(rows.nbytes)
+    return Collected(rows, reservation)

@@ -1,0 +1,185 @@
+"""Operators run alone: a context without a node, batches from Arrow tables, results back as rows."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import pyarrow as pa
+import pytest
+import torch
+
+from pystachio.errors import ResourceExhausted
+from pystachio.operators.arrow import batch_from_arrow, batch_to_arrow, schema_from_arrow
+from pystachio.operators.batch import Batch, Schema
+from pystachio.runtime.clock import SystemClock
+from pystachio.runtime.context import Context, PlanIdentity
+from pystachio.runtime.metrics import OperatorMetrics
+from pystachio.runtime.settings import ExecutionSettings
+from pystachio.runtime.slots import Slot
+
+Rows = list[tuple[Any, ...]]
+
+
+class InlineStream:
+    device = torch.device("cpu")
+
+    async def run(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        return function(*args, **kwargs)
+
+
+class CountedReservation:
+    def __init__(self, memory: CountedMemory) -> None:
+        self._memory = memory
+        self.nbytes = 0
+
+    async def resize(self, nbytes: int) -> None:
+        self._memory.take(nbytes - self.nbytes)
+        self.nbytes = nbytes
+
+    def release(self) -> None:
+        self._memory.take(-self.nbytes)
+        self.nbytes = 0
+
+    def __enter__(self) -> CountedReservation:
+        return self
+
+    def __exit__(self, *details: object) -> None:
+        self.release()
+
+
+class CountedMemory:
+    def __init__(self, budget: int | None = None) -> None:
+        self.budget = budget
+        self.held = 0
+
+    async def reserve(self, nbytes: int, **options: object) -> CountedReservation:
+        reservation = CountedReservation(self)
+        await reservation.resize(nbytes)
+        return reservation
+
+    def take(self, nbytes: int) -> None:
+        if self.budget is not None and self.held + nbytes > self.budget:
+            raise ResourceExhausted("too small", setting="memory", value=self.budget)
+        self.held += nbytes
+
+
+@dataclass(frozen=True)
+class Source:
+    """Stands for the operator below; the harness feeds its batches."""
+
+    batches: tuple[Batch, ...]
+    schema: Schema
+    inputs: tuple[Any, ...] = ()
+
+    def label(self) -> str:
+        return "Source"
+
+    @staticmethod
+    def of(table: pa.Table, batch_rows: int = 1 << 20) -> Source:
+        parts = [table.slice(start, batch_rows) for start in range(0, table.num_rows, batch_rows)]
+        return Source(tuple(batch_from_arrow(part) for part in parts), schema_from_arrow(table.schema))
+
+
+class ListReceiver:
+    def __init__(self, batches: Iterable[Batch]) -> None:
+        self._batches = iter(batches)
+
+    def __aiter__(self) -> AsyncIterator[Batch]:
+        return self
+
+    async def __anext__(self) -> Batch:
+        for batch in self._batches:
+            return batch
+        raise StopAsyncIteration
+
+    def close(self) -> None:
+        self._batches = iter(())
+
+
+@dataclass
+class ListOutput:
+    batches: list[Batch] = field(default_factory=list)
+
+    async def emit(self, produce: Callable[[], Iterable[Batch]]) -> None:
+        self.batches.extend(produce())
+
+    async def send(self, batch: Batch) -> None:
+        self.batches.append(batch)
+
+
+@dataclass
+class Harness:
+    """Runs operator trees whose leaves are `Source`."""
+
+    memory: CountedMemory = field(default_factory=CountedMemory)
+    slots: dict[tuple[str, int], Slot[object]] = field(default_factory=dict)
+    source: Callable[..., Source] = Source.of
+
+    def batches(self, operator: Any, **settings: Any) -> list[Batch]:
+        return asyncio.run(self._run(operator, self.context(**settings)))
+
+    def table(self, operator: Any, **settings: Any) -> pa.Table:
+        names = [field.name for field in operator.schema]
+        parts = [batch_to_arrow(batch, operator.schema) for batch in self.batches(operator, **settings)]
+        return pa.Table.from_batches(parts) if parts else _empty(operator.schema, names)
+
+    def rows(self, operator: Any, **settings: Any) -> Rows:
+        """All rows as tuples, in the order they came."""
+        return rows_of(self.batches(operator, **settings), operator.schema)
+
+    def context(self, **settings: Any) -> Context:
+        clock = SystemClock()
+        stream: Any = InlineStream()
+        memory: Any = self.memory
+        transfers: Any = None
+        return Context(
+            plan=PlanIdentity("test", 1),
+            operator="test",
+            stream=stream,
+            memory=memory,
+            transfers=transfers,
+            clock=clock,
+            settings=ExecutionSettings(**settings),
+            metrics=OperatorMetrics("test", clock),
+            slots=self.slots,
+        )
+
+    async def _run(self, operator: Any, ctx: Context) -> list[Batch]:
+        if isinstance(operator, Source):
+            return list(operator.batches)
+        inputs = [await self._run(child, ctx) for child in operator.inputs]
+        if hasattr(operator, "open"):
+            builds = tuple(ListReceiver(batches) for batches in inputs[1:])
+            transform = await operator.open(ctx, builds)
+            return list(_stream(transform, inputs[0]))
+        out = ListOutput()
+        await operator.run(ctx, tuple(ListReceiver(batches) for batches in inputs), out)
+        return out.batches
+
+
+def _stream(transform: Any, batches: Sequence[Batch]) -> Iterator[Batch]:
+    for batch in batches:
+        yield from transform.process(batch)
+    yield from transform.finish()
+
+
+def _empty(schema: Schema, names: list[str]) -> pa.Table:
+    return pa.table([pa.array([], field.type) for field in schema], names=names)
+
+
+def rows_of(batches: Sequence[Batch], schema: Schema) -> Rows:
+    rows: Rows = []
+    for batch in batches:
+        record = batch_to_arrow(batch, schema)
+        assert record.num_rows == batch.length
+        columns = [column.to_pylist() for column in record.columns]
+        rows.extend(zip(*columns, strict=True) if columns else [()] * batch.length)
+    return rows
+
+
+@pytest.fixture
+def harness() -> Harness:
+    return Harness()
