@@ -28,12 +28,12 @@ def show(
 
     with reported():
         loaded = load(file)
-    for section, names in SECTIONS.items():
-        typer.echo(f"[{section}]")
-        for name in names:
-            line = f"{name} = {_toml(getattr(loaded.settings, name))}"
-            typer.echo(f"{line:<40}  # {loaded.origins[name]}" if origin else line)
-        typer.echo()
+        for section, names in SECTIONS.items():
+            typer.echo(f"[{section}]")
+            for name in names:
+                line = f"{name} = {_toml(getattr(loaded.settings, name))}"
+                typer.echo(f"{line:<40}  # {loaded.origins[name]}" if origin else line)
+            typer.echo()
 
 
 def _toml(value: object) -> str:

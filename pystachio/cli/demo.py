@@ -16,8 +16,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from pystachio.cli.failure import ExitCode, describe, interrupt_within, reported
+from pystachio.cli.failure import ExitCode, describe, reported
 from pystachio.cli.output import readable_bytes, say
+from pystachio.cli.process import interrupt_within
 
 if TYPE_CHECKING:
     from pystachio.cli.oracle import DuckDB

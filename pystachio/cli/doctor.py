@@ -28,14 +28,14 @@ def doctor(
     """Show what the engine finds on this machine: versions, devices, links, memory; and what would be faster."""
     with reported():
         findings = list(examine())
-    if as_json:
-        typer.echo(json.dumps([asdict(finding) for finding in findings], indent=2))
-        return
-    width = max(len(finding.topic) for finding in findings)
-    for finding in findings:
-        typer.echo(f"{finding.topic:<{width}}  {finding.value}")
-        if finding.advice:
-            typer.echo(f"{'':<{width}}  -> {finding.advice}")
+        if as_json:
+            typer.echo(json.dumps([asdict(finding) for finding in findings], indent=2))
+            return
+        width = max(len(finding.topic) for finding in findings)
+        for finding in findings:
+            typer.echo(f"{finding.topic:<{width}}  {finding.value}")
+            if finding.advice:
+                typer.echo(f"{'':<{width}}  -> {finding.advice}")
 
 
 def examine() -> Iterator[Finding]:

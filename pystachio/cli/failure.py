@@ -2,22 +2,15 @@
 
 from __future__ import annotations
 
-import os
-import signal
 import sys
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from enum import IntEnum
-from types import FrameType
 
 import typer
 
 from pystachio.cli.output import say
 from pystachio.errors import Cancelled, InternalError, NodeLost, PystachioError, SqlSyntaxError
-
-_GRACE_SECONDS = 0.4
-"""From Ctrl-C to the end of the process, whatever its threads are doing."""
 
 
 class ExitCode(IntEnum):
@@ -37,8 +30,7 @@ def reported(statement: str = "") -> Iterator[None]:
         say(describe(error, statement))
         raise typer.Exit(exit_code(error)) from None
     except BrokenPipeError:
-        # The reader went away (`| head`): not a failure. What is buffered must not be flushed into the closed pipe.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        # The reader went away (`| head`): not a failure.
         raise typer.Exit(ExitCode.OK) from None
     except KeyboardInterrupt:
         say("interrupted")
@@ -82,17 +74,3 @@ def _caret(statement: str, line: int, column: int) -> list[str]:
     label = f"line {line}: "
     before = "".join(character if character == "\t" else " " for character in lines[line - 1][: column - 1])
     return [label + lines[line - 1], " " * len(label) + before + "^"]
-
-
-def interrupt_within(seconds: float = _GRACE_SECONDS) -> None:
-    """From now on Ctrl-C and SIGTERM raise KeyboardInterrupt, and end the process at the latest `seconds` later."""
-
-    def interrupted(number: int, frame: FrameType | None) -> None:
-        signal.signal(number, signal.SIG_IGN)
-        deadline = threading.Timer(seconds, os._exit, (ExitCode.INTERRUPTED,))
-        deadline.daemon = True
-        deadline.start()
-        raise KeyboardInterrupt
-
-    signal.signal(signal.SIGINT, interrupted)
-    signal.signal(signal.SIGTERM, interrupted)

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, NoReturn
 
 import typer
 
-from pystachio.cli import config, demo, doctor, query
+from pystachio.cli import config, demo, doctor, process, query
 
 app = typer.Typer(
     name="pystachio-node",
@@ -43,9 +43,13 @@ def root(
     """
 
 
-def main() -> None:
+def main() -> NoReturn:
     """The console script."""
-    app()
+    try:
+        app()
+    except SystemExit as end:
+        process.end_now(end.code if isinstance(end.code, int) else 0)
+    process.end_now(0)
 
 
 if __name__ == "__main__":

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import sys
-import threading
 from collections.abc import Iterable, Iterator
 from enum import StrEnum
-from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from pystachio.cli.failure import interrupt_within, reported
+from pystachio.cli.failure import reported
 from pystachio.cli.formats import Format, choose_format, write_rows
 from pystachio.cli.output import open_output, readable_bytes, say
+from pystachio.cli.process import interrupt_within, without_garbage_collection
 from pystachio.cli.progress import ProgressBar, progress_bar
 
 if TYPE_CHECKING:
@@ -67,8 +66,8 @@ def query(
     statement = _statement(sql, file)
     interrupt_within()
     with reported(statement):
-        _import_in_background("torch")
-        from pystachio.session import connect
+        with without_garbage_collection():
+            from pystachio.session import connect
 
         with connect(memory=memory, device=device, threads=threads, config=config) as session:
             if data is not None:
@@ -85,12 +84,16 @@ def query(
 
 def register_folder(session: Session, folder: Path) -> None:
     """Each `name.parquet` and each folder `name/` that holds Parquet files becomes the table `name`."""
-    from pystachio.errors import NotFound
+    from pystachio.errors import NotFound, Unauthorized
 
     if not folder.is_dir():
         raise NotFound(f"no such folder: {folder}", hint="--data names a folder of Parquet files")
-    tables = {path.stem: path for path in sorted(folder.glob("*.parquet")) if path.is_file()}
-    tables |= {path.name: path for path in sorted(folder.iterdir()) if path.is_dir() and any(path.glob("*.parquet"))}
+    try:
+        entries = sorted(folder.iterdir())
+    except PermissionError:
+        raise Unauthorized(f"may not read the folder: {folder}") from None
+    tables = {path.stem: path for path in entries if path.suffix == ".parquet" and path.is_file()}
+    tables |= {path.name: path for path in entries if path.is_dir() and any(path.glob("*.parquet"))}
     if not tables:
         raise NotFound(f"no Parquet files in the folder: {folder}", hint="expected name.parquet or name/*.parquet")
     for name, path in tables.items():
@@ -109,11 +112,6 @@ def _statement(sql: str | None, file: Path | None) -> str:
         return file.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise typer.BadParameter(f"the statement's file cannot be read: {file}: {error}") from None
-
-
-def _import_in_background(name: str) -> None:
-    """torch takes longer to load than everything else together; meanwhile the rest is imported and planned."""
-    threading.Thread(target=import_module, args=(name,), name=f"import-{name}", daemon=True).start()
 
 
 def _deliver(result: Result, how: Format, output: Path | None, *, analyze: bool, quiet: bool) -> None:
