@@ -41,6 +41,15 @@ _INFIX = {
 }
 """How a function is written between its operands, and how strongly it binds."""
 
+_SQL_TYPES = {
+    pa.int32(): "integer",
+    pa.int64(): "bigint",
+    pa.float32(): "real",
+    pa.float64(): "double",
+    pa.date32(): "date",
+    pa.bool_(): "boolean",
+    pa.string(): "varchar",
+}
 _NOT_ASSOCIATIVE = frozenset({"-", "/", "%"})
 _PREFIX_BINDING = 3
 _TEST_BINDING = 4
@@ -71,6 +80,13 @@ def literal_text(value: object, type_: pa.DataType) -> str:
         return str(value)
 
 
+def type_text(type_: pa.DataType) -> str:
+    """A type by its SQL name where it has a common one."""
+    if pa.types.is_decimal(type_):
+        return f"decimal({type_.precision}, {type_.scale})"
+    return _SQL_TYPES.get(type_, str(type_))
+
+
 def _integer_text(value: int, type_: pa.DataType) -> str:
     if pa.types.is_decimal(type_):
         return str(Decimal(value).scaleb(-type_.scale))
@@ -96,7 +112,10 @@ def _written(expression: Expression, names: Sequence[str]) -> tuple[str, int]:
         case ScalarSubquery(index=index):
             return f"(scalar {index})", _ATOM
         case Cast(operand=operand, type=type_, null_on_failure=lenient):
-            return f"{'try_cast' if lenient else 'cast'}({expression_text(operand, names)} as {type_})", _ATOM
+            return (
+                f"{'try_cast' if lenient else 'cast'}({expression_text(operand, names)} as {type_text(type_)})",
+                _ATOM,
+            )
         case IfThen(clauses=clauses, otherwise=otherwise):
             parts = [f"when {expression_text(c, names)} then {expression_text(v, names)}" for c, v in clauses]
             return f"case {' '.join(parts)} else {expression_text(otherwise, names)} end", _ATOM
@@ -114,9 +133,10 @@ def _call(call: Call, names: Sequence[str]) -> tuple[str, int]:
         case function, (_, _, *_) as arguments if function in _INFIX:
             symbol, binding = _INFIX[function]
             first, *rest = arguments
-            tighter = binding + (symbol in _NOT_ASSOCIATIVE or binding == _TEST_BINDING)
-            others = (_bound(operand, names, tighter) for operand in rest)
-            return f" {symbol} ".join((_bound(first, names, binding), *others)), binding
+            lead = binding + (binding == _TEST_BINDING)
+            tail = max(lead, binding + (symbol in _NOT_ASSOCIATIVE))
+            others = (_bound(operand, names, tail) for operand in rest)
+            return f" {symbol} ".join((_bound(first, names, lead), *others)), binding
         case "not", (Call(function="like" | "ilike" as like, arguments=(subject, pattern)),):
             return f"{_bound(subject, names, 5)} not {like} {_bound(pattern, names, 5)}", _TEST_BINDING
         case "not", (operand,):

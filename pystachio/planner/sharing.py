@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import fields, replace
 from typing import Any
 
+from pystachio.operators.expressions import Expression, FieldReference, shift_fields
 from pystachio.planner.cardinality import Estimator
 from pystachio.planner.logical import (
     Aggregate,
@@ -56,6 +57,53 @@ def with_inputs(plan: LogicalPlan, inputs: tuple[LogicalPlan, ...]) -> LogicalPl
         case Filter() | Project() | Aggregate() | Sort() | Limit():
             (input_,) = inputs
             return replace(plan, input=input_)
+
+
+def widen_reads(query: Query) -> Query:
+    """Reads of one table with equal predicates read the same columns, under a projection to those each had.
+
+    Two sub-plans that differ only in the columns they read become equal. Where that comes to nothing, column pruning
+    narrows the reads again.
+    """
+    reads: dict[tuple[str, Expression | None], list[Read]] = {}
+    for top in (query.root, *query.scalars):
+        for part in _below(top):
+            if isinstance(part, Read):
+                reads.setdefault(_what_is_read(part), []).append(part)
+    wide = {key: _union_of(same) for key, same in reads.items() if len({read.columns for read in same}) > 1}
+    if not wide:
+        return query
+
+    def visit(plan: LogicalPlan) -> LogicalPlan:
+        if not isinstance(plan, Read):
+            return with_inputs(plan, tuple(visit(part) for part in inputs_of(plan)))
+        union = wide.get(_what_is_read(plan))
+        if union is None or union.columns == plan.columns:
+            return plan
+        references = (FieldReference(union.columns.index(c), f.type) for c, f in zip(plan.columns, plan.schema))
+        return Project(union, tuple(references), plan.schema)
+
+    return Query(visit(query.root), tuple(visit(scalar) for scalar in query.scalars))
+
+
+def _what_is_read(read: Read) -> tuple[str, Expression | None]:
+    """The table and the predicate over the table's columns."""
+    if read.predicate is None:
+        return read.table, None
+    return read.table, shift_fields(read.predicate, read.columns.__getitem__)
+
+
+def _union_of(reads: list[Read]) -> Read:
+    """One read of all the columns."""
+    fields_by_column = {column: f for read in reads for column, f in zip(read.columns, read.schema)}
+    columns = tuple(sorted(fields_by_column))
+    table, predicate = _what_is_read(reads[0])
+    return Read(
+        table,
+        columns,
+        tuple(fields_by_column[column] for column in columns),
+        None if predicate is None else shift_fields(predicate, columns.index),
+    )
 
 
 def unify(query: Query) -> Query:

@@ -1,0 +1,191 @@
+from __future__ import annotations
+
+import math
+from typing import ClassVar
+
+import pyarrow as pa
+import pytest
+
+from pystachio.operators.batch import Field
+from pystachio.operators.expressions import AggregateCall, Call, Expression, FieldReference, InList, JoinKind, Literal
+from pystachio.planner.cardinality import ColumnFacts, Estimator
+from pystachio.planner.logical import Aggregate, Filter, Join, Limit, LogicalPlan, Project, Read, UnionAll, Values
+from pystachio.planner.profiles import ColumnProfile, Estimate, shrink
+from pystachio.planner.selectivity import selectivity
+
+INTEGER = pa.int64()
+
+
+class Shop:
+    """A thousand customers with ten thousand orders and forty thousand lines; the sample is never of help."""
+
+    sizes: ClassVar = {"customer": 1_000, "orders": 10_000, "line": 40_000}
+    columns: ClassVar = {
+        ("customer", 0): ColumnFacts(1_000.0, 0.0, (1, 1_000)),
+        ("customer", 1): ColumnFacts(10.0, 0.0, (0, 9)),
+        ("orders", 0): ColumnFacts(10_000.0, 0.0, (1, 40_000)),
+        ("orders", 1): ColumnFacts(1_000.0, 0.5, (1, 1_000)),
+        ("line", 0): ColumnFacts(30_000.0, 0.0, (1, 40_000)),
+        ("line", 1): ColumnFacts(None, 0.0, None),
+    }
+
+    def rows(self, table: str) -> int:
+        return self.sizes[table]
+
+    def column(self, table: str, column: int) -> ColumnFacts:
+        return self.columns[table, column]
+
+    def matching(self, table: str, columns: tuple[int, ...], predicate: Expression) -> float | None:
+        return None
+
+
+def read(table: str, predicate: Expression | None = None) -> Read:
+    fields = tuple(Field(f"{table}_{i}", INTEGER, True) for i in range(2))
+    return Read(table, (0, 1), fields, predicate)
+
+
+def field(index: int) -> FieldReference:
+    return FieldReference(index, INTEGER)
+
+
+def compare(function: str, index: int, value: int) -> Call:
+    return Call(function, (field(index), Literal(value, INTEGER)), pa.bool_())
+
+
+def join(left: LogicalPlan, right: LogicalPlan, left_key: int, right_key: int, kind: JoinKind = JoinKind.INNER) -> Join:
+    return Join(left, right, kind, (left_key,), (right_key,), (False,))
+
+
+def rows(plan: LogicalPlan) -> float:
+    return Estimator(Shop()).rows(plan)
+
+
+def test_base_tables_are_exact() -> None:
+    assert rows(read("orders")) == 10_000
+
+
+def test_equality_keeps_one_value_of_many() -> None:
+    assert rows(read("customer", compare("equal", 1, 3))) == pytest.approx(100)
+    assert rows(Filter(read("customer"), compare("equal", 1, 3))) == pytest.approx(100)
+
+
+def test_ranges_are_interpolated() -> None:
+    assert rows(read("customer", compare("lt", 0, 251))) == pytest.approx(250, rel=0.01)
+    assert rows(read("customer", compare("gte", 0, 251))) == pytest.approx(750, rel=0.01)
+
+
+def test_foreign_key_join_has_a_row_per_referring_row() -> None:
+    assert rows(join(read("line"), read("orders"), 0, 0)) == pytest.approx(40_000)
+
+
+def test_a_guessed_distinct_count_does_not_overrule_a_key() -> None:
+    """30,000 distinct order numbers are claimed for lines, but there are 10,000 orders."""
+    few_orders = read("orders", compare("equal", 1, 7))
+    expected = 40_000 * rows(few_orders) / 10_000
+    assert rows(join(read("line"), few_orders, 0, 0)) == pytest.approx(expected)
+
+
+def test_null_keys_match_nothing() -> None:
+    assert rows(join(read("orders"), read("customer"), 1, 0)) == pytest.approx(5_000)
+
+
+def test_a_predicate_on_the_key_of_one_side_reaches_the_other() -> None:
+    """A tenth of the orders are left, so a tenth of the lines are: not all lines in a smaller domain."""
+    early = read("orders", compare("lt", 0, 4_000))
+    assert rows(join(read("line"), early, 0, 0)) == pytest.approx(4_000, rel=0.05)
+
+
+def test_predicates_derived_from_each_other_count_once() -> None:
+    early_orders, early_lines = read("orders", compare("lt", 0, 4_000)), read("line", compare("lt", 0, 4_000))
+    assert rows(join(early_lines, early_orders, 0, 0)) == pytest.approx(4_000, rel=0.05)
+
+
+def test_a_row_has_a_partner_or_not() -> None:
+    few = read("customer", compare("equal", 1, 3))
+    orders = read("orders")
+    assert rows(join(orders, few, 1, 0, JoinKind.SEMI)) == pytest.approx(10_000 * 0.5 * 0.1, rel=0.01)
+    assert rows(join(orders, few, 1, 0, JoinKind.ANTI)) == pytest.approx(10_000 * (1 - 0.05), rel=0.01)
+    assert rows(join(orders, few, 1, 0, JoinKind.MARK)) == 10_000
+    assert rows(join(orders, few, 1, 0, JoinKind.LEFT)) == pytest.approx(10_000, rel=0.01)
+
+
+def test_a_join_without_keys_is_a_product() -> None:
+    product = Join(read("customer"), read("customer"), JoinKind.INNER, (), (), ())
+    assert rows(product) == 1_000_000
+
+
+def test_groups_are_the_distinct_keys() -> None:
+    count = AggregateCall("count", (), INTEGER)
+    fields = (Field("key", INTEGER), Field("n", INTEGER))
+    assert rows(Aggregate(read("customer"), (1,), (count,), fields)) == pytest.approx(10)
+    assert rows(Aggregate(read("customer"), (), (count,), fields[1:])) == 1
+    both = Aggregate(read("customer"), (1,), (count,), (*fields, Field("set", pa.int32())), ((0,), ()))
+    assert rows(both) == pytest.approx(11)
+
+
+def test_a_grouped_key_is_a_key() -> None:
+    per_order = Aggregate(read("line"), (0,), (), (Field("key", INTEGER),))
+    assert Estimator(Shop()).estimate(per_order).columns[0].is_key
+
+
+def test_limits_and_unions_and_constants() -> None:
+    assert rows(Limit(read("orders"), 0, 10)) == 10
+    assert rows(Limit(read("orders"), 9_995, 10)) == 5
+    assert rows(UnionAll((read("orders"), read("customer")), read("orders").schema)) == 11_000
+    assert rows(Values(((1, 2), (3, 4)), read("orders").schema)) == 2
+    assert rows(Values((), read("orders").schema)) > 0
+
+
+def test_functions_with_few_results_make_few_groups() -> None:
+    ten_years = ColumnFacts(3_650.0, 0.0, (8_000, 11_650))
+
+    class Dates(Shop):
+        def column(self, table: str, column: int) -> ColumnFacts:
+            return ten_years
+
+    year = Call("date_part", (Literal("year", pa.string()), FieldReference(0, pa.date32())), INTEGER)
+    projected = Project(read("orders"), (year,), (Field("year", INTEGER),))
+    assert Estimator(Dates()).estimate(projected).columns[0].distinct == pytest.approx(11)
+
+
+def test_an_estimate_is_derived_once() -> None:
+    estimator = Estimator(Shop())
+    plan = join(read("line"), read("orders"), 0, 0)
+    assert estimator.estimate(plan) is estimator.estimate(plan)
+    known = Estimate(7.0, estimator.estimate(plan).columns)
+    estimator.remember(plan, known)
+    assert estimator.rows(plan) == 7.0
+
+
+def test_distinct_values_left_by_a_draw() -> None:
+    assert shrink(1_000, 1_000, 10) == pytest.approx(10)
+    assert shrink(10, 1_000, 500) == pytest.approx(10, rel=1e-3)
+    assert shrink(500, 1_000, 1_000) == 500
+    assert shrink(1_000, 40_000, 1_000) == pytest.approx(1_000 * (1 - (1 - 1 / 40) ** 40), rel=1e-6)
+
+
+COLUMN = ColumnProfile(50.0, 50.0, 0, 1_000.0, nulls=0.2, bounds=(0, 100))
+
+
+@pytest.mark.parametrize(
+    ("predicate", "share"),
+    [
+        (Literal(True, pa.bool_()), 1.0),
+        (Literal(None, pa.bool_()), 0.0),
+        (compare("equal", 0, 1), 0.02),
+        (compare("not_equal", 0, 1), 0.98),
+        (compare("lt", 0, 25), 0.25),
+        (compare("gt", 0, 25), 0.75),
+        (compare("gt", 0, 1_000), 0.0),
+        (Call("is_null", (field(0),), pa.bool_()), 0.2),
+        (Call("is_not_null", (field(0),), pa.bool_()), 0.8),
+        (Call("not", (compare("lt", 0, 25),), pa.bool_()), 0.75),
+        (Call("and", (compare("lt", 0, 50), compare("equal", 0, 1)), pa.bool_()), 0.01),
+        (Call("or", (compare("lt", 0, 50), compare("gte", 0, 50)), pa.bool_()), 0.75),
+        (InList(field(0), tuple(Literal(i, INTEGER) for i in range(5)), pa.bool_()), 0.1),
+    ],
+)
+def test_guessed_selectivity(predicate: Expression, share: float) -> None:
+    guessed = selectivity(predicate, (COLUMN,))
+    assert guessed > 0
+    assert math.isclose(guessed, share, abs_tol=1e-5)
