@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
-from typing import Annotated
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from pystachio.cli.failure import reported
 from pystachio.cli.output import readable_bytes
+
+if TYPE_CHECKING:
+    from pystachio.config import Settings
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +32,8 @@ def doctor(
     with reported():
         findings = list(examine())
         if as_json:
-            typer.echo(json.dumps([asdict(finding) for finding in findings], indent=2))
+            report = {finding.topic: {"value": finding.value, "advice": finding.advice} for finding in findings}
+            typer.echo(json.dumps(report, indent=2))
             return
         width = max(len(finding.topic) for finding in findings)
         for finding in findings:
@@ -39,11 +43,16 @@ def doctor(
 
 
 def examine() -> Iterator[Finding]:
-    """Every finding, cheap ones first."""
+    """Every finding, in the order of the report."""
+    from pystachio.config import load
+
+    settings = load().settings
     yield from _software()
-    yield from _processor()
-    yield from _memory()
-    yield from _disk()
+    yield from _processor(settings)
+    yield from _memory(settings)
+    yield _spill_folder(settings)
+    yield _storage()
+    yield _network()
 
 
 def _software() -> Iterator[Finding]:
@@ -52,30 +61,29 @@ def _software() -> Iterator[Finding]:
     import torch
 
     from pystachio import __version__
+    from pystachio.runtime.devices import cuda_device_count
 
     yield Finding("pystachio", f"{__version__} on Python {platform.python_version()}, {platform.platform()}")
     build = f"CUDA {torch.version.cuda}" if torch.version.cuda else "CPU build"
     yield Finding("torch", f"{torch.__version__} ({build})")
-    if torch.cuda.is_available():
-        for index in range(torch.cuda.device_count()):
-            properties = torch.cuda.get_device_properties(index)
-            memory = readable_bytes(properties.total_memory)
-            yield Finding(f"device cuda:{index}", f"{properties.name}, {memory}")
-    elif torch.version.cuda:
-        yield Finding(
-            "device", "cpu", "torch is a CUDA build and finds no GPU: is the NVIDIA driver installed and loaded?"
+    count = cuda_device_count()
+    for index in range(count):
+        properties = torch.cuda.get_device_properties(index)
+        yield Finding(f"device cuda:{index}", f"{properties.name}, {readable_bytes(properties.total_memory)}")
+    if not count:
+        advice = (
+            "is the NVIDIA driver loaded? torch finds no GPU"
+            if torch.version.cuda
+            else "a GPU needs a CUDA build of torch"
         )
-    else:
-        yield Finding("device", "cpu", "with an NVIDIA GPU: install a CUDA build of torch")
+        yield Finding("device", "cpu", advice)
 
 
-def _processor() -> Iterator[Finding]:
+def _processor(settings: Settings) -> Iterator[Finding]:
     import os
 
     from pystachio import machine
-    from pystachio.config import load
 
-    settings = load().settings
     cores = machine.usable_cores()
     present = os.cpu_count() or cores
     advice = f"PYSTACHIO_THREADS={cores} uses all of them" if settings.threads < cores else ""
@@ -83,11 +91,9 @@ def _processor() -> Iterator[Finding]:
     yield Finding("cores", f"{cores}{limited}, {settings.threads} worker threads", advice)
 
 
-def _memory() -> Iterator[Finding]:
+def _memory(settings: Settings) -> Iterator[Finding]:
     from pystachio import machine
-    from pystachio.config import load
 
-    settings = load().settings
     limit, available = machine.memory_limit(), machine.available_memory()
     advice = ""
     if settings.memory > available > 0:
@@ -97,20 +103,46 @@ def _memory() -> Iterator[Finding]:
     budget = readable_bytes(settings.memory)
     yield Finding("memory", f"{readable_bytes(limit)} for this process, {free} free, plans may hold {budget}", advice)
     pages = machine.pages()
-    advice = (
-        ""
-        if pages.transparent in ("always", "madvise")
-        else "echo madvise > /sys/kernel/mm/transparent_hugepage/enabled"
-    )
+    advice = ""
+    if pages.transparent not in ("always", "madvise"):
+        advice = "huge pages make reads cheaper: echo madvise > /sys/kernel/mm/transparent_hugepage/enabled"
     mode = f"transparent huge pages: {pages.transparent or 'not known'}"
     yield Finding("pages", f"{readable_bytes(pages.size)}, huge {readable_bytes(pages.huge_size)}, {mode}", advice)
 
 
-def _disk() -> Iterator[Finding]:
+def _spill_folder(settings: Settings) -> Finding:
     from pystachio import machine
-    from pystachio.config import load
 
-    settings = load().settings
     free = machine.free_disk(settings.spill_dir)
     advice = "set spill_dir to a folder on a larger disk" if free < settings.memory else ""
-    yield Finding("spill folder", f"{settings.spill_dir}, {readable_bytes(free)} free", advice)
+    return Finding("spill folder", f"{settings.spill_dir}, {readable_bytes(free)} free", advice)
+
+
+def _storage() -> Finding:
+    from pystachio.io_scheduler.devices.nvme import kvikio_report
+
+    report = kvikio_report()
+    if report.version is None:
+        return Finding("kvikio", "not installed: the posix device reads", "with an NVIDIA GPU: pip install kvikio-cu13")
+    if not report.driver:
+        return Finding("kvikio", f"{report.version}, not used: there is no CUDA driver, the posix device reads")
+    advice = (
+        "" if report.gds else "install nvidia-fs and a file system that supports GPUDirect Storage (ext4, XFS on NVMe)"
+    )
+    return Finding(
+        "kvikio", f"{report.version}, GPUDirect Storage {'on' if report.gds else 'off'}: {report.path}", advice
+    )
+
+
+def _network() -> Finding:
+    from pystachio.io_scheduler.devices.ucx_library import ucx_report
+
+    report = ucx_report()
+    if report.version is None:
+        return Finding("UCX", f"not available: {report.problem}", "pip install ucxx-cu13")
+    if report.problem is not None:
+        return Finding("UCX", f"{report.version}, not usable: {report.problem}")
+    advice = ""
+    if not report.has_rdma:
+        advice = "with an RDMA network card: a system UCX 1.19 or newer, and RAPIDS_LIBUCX_PREFER_SYSTEM_LIBRARY=true"
+    return Finding("UCX", f"{report.version}, transports: {', '.join(report.transports) or 'none'}", advice)
