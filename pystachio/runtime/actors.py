@@ -7,10 +7,11 @@ carries a `Reply`. A child whose `receive` raises has crashed: its supervisor de
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterable
+from dataclasses import dataclass
 from enum import StrEnum
 from types import TracebackType
-from typing import Generic, Protocol, TypeVar, assert_never
+from typing import Any, Generic, Protocol, TypeVar, assert_never
 
 from pystachio.errors import InternalError
 
@@ -53,44 +54,50 @@ class Reply(Generic[R]):
             self._future.set_exception(error)
 
 
+@dataclass(frozen=True, slots=True)
+class _Letter(Generic[M]):
+    message: M
+    asked: asyncio.Future[Any] | None
+
+
 class ActorRef(Generic[M]):
     """What others hold of an actor. On the actor's loop only."""
 
     def __init__(self, name: str) -> None:
         self.name = name
-        self._mailbox: asyncio.Queue[M] = asyncio.Queue()
-        self._asked: set[asyncio.Future[object]] = set()
-        self._stopped = False
-        self.task: asyncio.Task[None] | None = None
+        self._mailbox: asyncio.Queue[_Letter[M]] = asyncio.Queue()
+        self._asked: set[asyncio.Future[Any]] = set()
+        self._ended = False
+        self._task: asyncio.Task[None] | None = None
 
     def tell(self, message: M) -> None:
         """Leave a message; raises InternalError when the actor has ended."""
-        if self._stopped:
-            raise InternalError(f"a message was sent to an actor that has ended: {self.name}")
-        self._mailbox.put_nowait(message)
+        self._post(_Letter(message, None))
 
     async def ask(self, message: Callable[[Reply[R]], M]) -> R:
-        """Leave the message made with a reply, and await the answer. Fails when the actor crashes or ends first."""
+        """Leave the message made with a reply, and await the answer.
+
+        Raises what the actor answers with, or InternalError when it crashes over the message or ends first.
+        """
         future: asyncio.Future[R] = asyncio.get_running_loop().create_future()
-        asked: asyncio.Future[object] = future  # type: ignore[assignment]
-        self._asked.add(asked)
+        self._post(_Letter(message(Reply(future)), future))
+        self._asked.add(future)
         try:
-            self.tell(message(Reply(future)))
             return await future
         finally:
-            self._asked.discard(asked)
+            self._asked.discard(future)
 
-    async def next_message(self) -> M:
-        return await self._mailbox.get()
+    def _post(self, letter: _Letter[M]) -> None:
+        if self._ended:
+            raise InternalError(f"a message was sent to an actor that has ended: {self.name}")
+        self._mailbox.put_nowait(letter)
 
-    def fail_asked(self, error: BaseException) -> None:
-        for future in tuple(self._asked):
+    def _fail(self, futures: Iterable[asyncio.Future[Any]], cause: BaseException | None) -> None:
+        for future in tuple(futures):
             if not future.done():
-                future.set_exception(InternalError(f"the actor ended before it answered: {self.name}: {error}"))
-
-    def mark_stopped(self) -> None:
-        self._stopped = True
-        self.fail_asked(InternalError("stopped"))
+                error = InternalError(f"an actor ended or crashed before it answered: {self.name}")
+                error.__cause__ = cause
+                future.set_exception(error)
 
 
 class Children:
@@ -118,13 +125,13 @@ class Children:
     def spawn(self, name: str, create: Callable[[ActorRef[M]], Actor[M]]) -> ActorRef[M]:
         """Start an actor; `create` makes it, and makes it anew for a restart."""
         ref: ActorRef[M] = ActorRef(name)
-        ref.task = self._own(self._run_actor(ref, create), name)
+        ref._task = self._own(self._run_actor(ref, create), name)
         return ref
 
     def stop(self, ref: ActorRef[M]) -> None:
         """End an actor whose work is done; messages that still wait are dropped."""
-        if ref.task is not None:
-            ref.task.cancel()
+        if ref._task is not None:
+            ref._task.cancel()
 
     def start(self, name: str, body: Coroutine[object, object, None]) -> asyncio.Task[None]:
         """Start a task under the same supervision; RESTART is not possible and counts as STOP."""
@@ -140,11 +147,12 @@ class Children:
         actor = create(ref)
         try:
             while True:
-                message = await ref.next_message()
+                letter = await ref._mailbox.get()
                 try:
-                    await actor.receive(message)
+                    await actor.receive(letter.message)
                 except Exception as error:
-                    ref.fail_asked(error)
+                    if letter.asked is not None:
+                        ref._fail((letter.asked,), error)
                     match self._decide(ref.name, error):
                         case Directive.RESTART:
                             actor = create(ref)
@@ -154,9 +162,10 @@ class Children:
                             raise
                         case unreachable:
                             assert_never(unreachable)
-                del message
+                del letter  # while waiting for the next one
         finally:
-            ref.mark_stopped()
+            ref._ended = True
+            ref._fail(ref._asked, None)
 
     async def _run_task(self, name: str, body: Coroutine[object, object, None]) -> None:
         try:

@@ -238,6 +238,5 @@ class Node:
             return Directive.RESTART
         failure = InternalError(f"the plan's actor crashed: {error}", plan_id=name)
         failure.__cause__ = error
-        plan.ref.fail_asked(error)
         self._ref.tell(PlanEnded(name, failure, self._memory.release_plan(plan.entry), plan.entry.external))
         return Directive.STOP

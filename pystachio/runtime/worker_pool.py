@@ -20,43 +20,43 @@ class Job:
     """A call that waits for a worker, runs on it, and ends with a result or an error.
 
     Its coroutine awaits `future`. When that is cancelled in mid-run it awaits `ended` next, because the job still uses
-    its buffers.
+    its buffers. Result and error travel through the future only: nothing is kept here.
     """
 
-    __slots__ = ("_call", "ended", "error", "future", "is_ended", "plan", "result")
+    __slots__ = ("_call", "_error", "_future", "_result", "ended", "is_ended", "plan")
 
     def __init__(self, call: Callable[[], Any], plan: PlanEntry, future: asyncio.Future[Any]) -> None:
         self._call: Callable[[], Any] | None = call
         self.plan = plan
-        self.future = future
+        self._future: asyncio.Future[Any] | None = future
         self.ended: asyncio.Future[None] | None = None
         self.is_ended = False
-        self.result: Any = None
-        self.error: BaseException | None = None
+        self._result: Any = None
+        self._error: BaseException | None = None
 
     def execute(self) -> None:
         """On a worker. The call is forgotten before the result is delivered: its buffers must not outlive it."""
         call, self._call = self._call, None
         assert call is not None, "a job runs once"
         try:
-            self.result = call()
+            self._result = call()
         except StopIteration as error:
             # A future refuses StopIteration: it would end the awaiting coroutine instead of failing it.
-            self.error = InternalError("a job raised StopIteration")
-            self.error.__cause__ = error
+            self._error = InternalError("a job raised StopIteration")
+            self._error.__cause__ = error
         except BaseException as error:
-            self.error = error
+            self._error = error
 
     def deliver(self) -> None:
-        """On the loop."""
-        result, error = self.result, self.error
-        self.result = self.error = None
+        """On the loop. The worker may hold the job for a moment longer, so it lets go of everything."""
+        future, result, error = self._future, self._result, self._error
+        self._future = self._result = self._error = None
         self.is_ended = True
-        if not self.future.done():
+        if future is not None and not future.done():
             if error is None:
-                self.future.set_result(result)
+                future.set_result(result)
             else:
-                self.future.set_exception(error)
+                future.set_exception(error)
         if self.ended is not None and not self.ended.done():
             self.ended.set_result(None)
 

@@ -1,0 +1,228 @@
+"""Jobs on worker threads: results, errors, urgency, and cancellation that waits for the buffers."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+import weakref
+from collections.abc import AsyncIterator
+
+import pytest
+import torch
+
+from pystachio.errors import InternalError
+from pystachio.runtime.clock import SystemClock
+from pystachio.runtime.metrics import OperatorMetrics, WaitReason
+from pystachio.runtime.plan_entry import PlanEntry
+from pystachio.runtime.streams import CpuStream
+from pystachio.runtime.worker_pool import WorkerPool
+
+
+@pytest.fixture
+async def pool() -> AsyncIterator[WorkerPool]:
+    """One worker: the order of jobs is the order of results."""
+    pool = WorkerPool(1)
+    yield pool
+    await pool.close()
+
+
+def stream(pool: WorkerPool, plan: PlanEntry | None = None) -> CpuStream:
+    return CpuStream(pool, plan or PlanEntry("p", 1, 1), OperatorMetrics("operator", SystemClock()))
+
+
+class Gate:
+    """A job that says when it runs and ends when it is let go."""
+
+    def __init__(self) -> None:
+        self.running = asyncio.Event()
+        self._loop = asyncio.get_running_loop()
+        self._open = threading.Event()
+        self.ended = False
+
+    def __call__(self) -> str:
+        self._loop.call_soon_threadsafe(self.running.set)
+        assert self._open.wait(10)
+        self.ended = True
+        return "done"
+
+    def open(self) -> None:
+        self._open.set()
+
+
+async def settle() -> None:
+    for _ in range(10):
+        await asyncio.sleep(0)
+
+
+async def test_a_job_runs_elsewhere_with_one_torch_thread(pool: WorkerPool) -> None:
+    threads, name = await stream(pool).run(lambda: (torch.get_num_threads(), threading.current_thread().name))
+    assert threads == 1
+    assert name == "pystachio-worker-0"
+
+
+async def test_arguments_and_result(pool: WorkerPool) -> None:
+    result = await stream(pool).run(torch.full, (3,), fill_value=7)
+    assert result.tolist() == [7, 7, 7]
+
+
+@pytest.mark.parametrize("error", [ValueError("bad"), MemoryError(), SystemExit(3)])
+async def test_an_error_reaches_the_caller_and_the_worker_lives_on(pool: WorkerPool, error: BaseException) -> None:
+    def fail() -> None:
+        raise error
+
+    with pytest.raises(type(error)) as caught:
+        await stream(pool).run(fail)
+    assert caught.value is error
+    assert await stream(pool).run(int) == 0
+
+
+async def test_stop_iteration_does_not_end_the_awaiting_coroutine(pool: WorkerPool) -> None:
+    with pytest.raises(InternalError) as caught:
+        await stream(pool).run(next, iter(()))
+    assert isinstance(caught.value.__cause__, StopIteration)
+
+
+async def test_cancellation_waits_for_the_running_job_however_often_it_is_repeated(pool: WorkerPool) -> None:
+    gate = Gate()
+    plan = PlanEntry("p", 1, 1)
+    task = asyncio.create_task(stream(pool, plan).run(gate))
+    await gate.running.wait()
+    for _ in range(3):
+        task.cancel()
+        await settle()
+        assert not task.done()
+    assert plan.external == 1
+    gate.open()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert gate.ended
+    assert plan.external == 0
+
+
+async def test_the_error_of_a_cancelled_job_is_dropped(pool: WorkerPool) -> None:
+    gate = Gate()
+
+    def fail() -> None:
+        gate()
+        raise ValueError("nobody listens")
+
+    task = asyncio.create_task(stream(pool).run(fail))
+    await gate.running.wait()
+    task.cancel()
+    gate.open()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+
+
+async def test_a_cancelled_job_that_still_waits_never_runs(pool: WorkerPool) -> None:
+    gate = Gate()
+    blocking = asyncio.create_task(stream(pool).run(gate))
+    await gate.running.wait()
+    ran: list[int] = []
+    waiting = asyncio.create_task(stream(pool).run(ran.append, 1))
+    await settle()
+    waiting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await waiting
+    assert pool.statistics().queued == 0
+    gate.open()
+    assert await blocking == "done"
+    await stream(pool).run(int)
+    assert ran == []
+
+
+async def test_the_most_urgent_plan_goes_first_and_first_in_first_out_inside(pool: WorkerPool) -> None:
+    gate = Gate()
+    blocking = asyncio.create_task(stream(pool).run(gate))
+    await gate.running.wait()
+    order: list[str] = []
+    batch, interactive = PlanEntry("batch", 2, 1), PlanEntry("interactive", 0, 2)
+    jobs = [
+        asyncio.create_task(stream(pool, plan).run(order.append, f"{plan.plan_id} {number}"))
+        for number in range(2)
+        for plan in (batch, interactive)
+    ]
+    await settle()
+    gate.open()
+    await asyncio.gather(blocking, *jobs)
+    assert order == ["interactive 0", "interactive 1", "batch 0", "batch 1"]
+
+
+async def test_plans_of_one_priority_take_turns(pool: WorkerPool) -> None:
+    gate = Gate()
+    blocking = asyncio.create_task(stream(pool).run(gate))
+    await gate.running.wait()
+    order: list[str] = []
+    busy, modest = PlanEntry("busy", 1, 1), PlanEntry("modest", 1, 2)
+    jobs = [asyncio.create_task(stream(pool, busy).run(order.append, "busy")) for _ in range(4)]
+    jobs += [asyncio.create_task(stream(pool, modest).run(order.append, "modest")) for _ in range(2)]
+    await settle()
+    gate.open()
+    await asyncio.gather(blocking, *jobs)
+    assert order == ["busy", "modest", "busy", "modest", "busy", "busy"]
+
+
+async def test_a_new_priority_counts_for_jobs_that_wait_already(pool: WorkerPool) -> None:
+    gate = Gate()
+    blocking = asyncio.create_task(stream(pool).run(gate))
+    await gate.running.wait()
+    order: list[str] = []
+    first, second = PlanEntry("first", 1, 1), PlanEntry("second", 1, 2)
+    jobs = [asyncio.create_task(stream(pool, plan).run(order.append, plan.plan_id)) for plan in (first, second)]
+    await settle()
+    second.priority = 0
+    gate.open()
+    await asyncio.gather(blocking, *jobs)
+    assert order == ["second", "first"]
+
+
+async def test_an_idle_worker_keeps_no_buffer_alive(pool: WorkerPool) -> None:
+    class Buffer:
+        pass
+
+    buffer = Buffer()
+    alive = weakref.ref(buffer)
+    result = await stream(pool).run(lambda held: [held], buffer)
+    del buffer, result
+    await settle()  # the loop itself holds what it has just delivered
+    assert alive() is None
+
+
+async def test_busy_time_belongs_to_whoever_reports_it_and_the_rest_to_the_starter(pool: WorkerPool) -> None:
+    starter = OperatorMetrics("starter", SystemClock())
+    plan = PlanEntry("p", 1, 1)
+
+    def job() -> None:
+        end = time.monotonic() + 0.02
+        while time.monotonic() < end:
+            pass
+
+    await CpuStream(pool, plan, starter).run(job)
+    seen = starter.snapshot()
+    assert 0.02 <= seen.busy_seconds < 5
+    assert seen.wait_seconds[WaitReason.STREAM] > 0
+
+
+async def test_closing_waits_for_the_running_job_and_refuses_new_ones() -> None:
+    pool = WorkerPool(2)
+    gate = Gate()
+    task = asyncio.create_task(stream(pool).run(gate))
+    await gate.running.wait()
+    closing = asyncio.create_task(pool.close())
+    await settle()
+    assert not closing.done()
+    gate.open()
+    await closing
+    assert await task == "done"
+    with pytest.raises(InternalError, match="closed"):
+        await stream(pool).run(int)
+
+
+async def test_many_jobs_at_once_all_end() -> None:
+    pool = WorkerPool(3)
+    streams = [stream(pool, PlanEntry(f"p{index}", index % 3, index)) for index in range(5)]
+    results = await asyncio.gather(*(streams[number % 5].run(abs, -number) for number in range(500)))
+    assert results == list(range(500))
+    assert pool.statistics().finished == 500
+    await pool.close()
