@@ -18,7 +18,8 @@ import typer
 
 from pystachio.cli.failure import ExitCode, describe, reported
 from pystachio.cli.output import readable_bytes, say
-from pystachio.cli.process import interrupt_within
+from pystachio.cli.process import interruptible
+from pystachio.cli.query import connected
 
 if TYPE_CHECKING:
     from pystachio.cli.oracle import DuckDB
@@ -47,15 +48,13 @@ def demo(
     threads: Annotated[int | None, typer.Option(help="Worker threads.")] = None,
 ) -> None:
     """Make TPC-H data, run its 22 queries, and check every answer against DuckDB where that is installed."""
-    interrupt_within(5.0)
-    with reported(), _data(scale, data) as folder:
-        import pystachio
+    with interruptible(within=5.0), reported(), _data(scale, data) as folder:
         from pystachio.cli.oracle import DuckDB, duckdb_is_installed
 
         paths = [folder / f"{table}.parquet" for table in TABLES]
         oracle = DuckDB(paths) if duckdb_is_installed() else None
         typer.echo(f"{'query':<7}{'ms':>8}{'rows':>8}{'read':>11}  answer")
-        with pystachio.connect(memory=memory, device=device, threads=threads) as session:
+        with connected(memory=memory, device=device, threads=threads) as session:
             for path in paths:
                 session.register(path.stem, path)
             outcomes = []

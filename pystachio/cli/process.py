@@ -41,15 +41,20 @@ def end_now(code: int) -> NoReturn:
     os._exit(code)
 
 
-def interrupt_within(seconds: float = _GRACE_SECONDS) -> None:
-    """From now on Ctrl-C and SIGTERM raise KeyboardInterrupt, and end the process at the latest `seconds` later."""
+@contextmanager
+def interruptible(within: float = _GRACE_SECONDS) -> Iterator[None]:
+    """In the block, Ctrl-C and SIGTERM raise KeyboardInterrupt, and end the process at the latest `within` s later."""
 
     def interrupted(number: int, frame: FrameType | None) -> None:
         signal.signal(number, signal.SIG_IGN)
-        deadline = threading.Timer(seconds, os._exit, (ExitCode.INTERRUPTED,))
+        deadline = threading.Timer(within, os._exit, (ExitCode.INTERRUPTED,))
         deadline.daemon = True
         deadline.start()
         raise KeyboardInterrupt
 
-    signal.signal(signal.SIGINT, interrupted)
-    signal.signal(signal.SIGTERM, interrupted)
+    before = {number: signal.signal(number, interrupted) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -6,15 +6,16 @@ import sys
 from collections.abc import Iterable, Iterator
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from pystachio.cli.failure import reported
+from pystachio.cli.failure import describe, reported
 from pystachio.cli.formats import Format, choose_format, write_rows
 from pystachio.cli.output import open_output, readable_bytes, say
-from pystachio.cli.process import interrupt_within, without_garbage_collection
+from pystachio.cli.process import interruptible, without_garbage_collection
 from pystachio.cli.progress import ProgressBar, progress_bar
+from pystachio.errors import InvalidRequest, NotFound, Unauthorized
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -64,28 +65,32 @@ def query(
     if how.binary and output is None and sys.stdout.isatty():
         raise typer.BadParameter(f"{how} is binary: name a file with --output, or pipe it into a program")
     statement = _statement(sql, file)
-    interrupt_within()
-    with reported(statement):
-        with without_garbage_collection():
-            from pystachio.session import connect
+    settings: dict[str, Any] = {"memory": memory, "device": device, "threads": threads, "config": config}
+    with interruptible(), reported(statement), connected(**settings) as session:
+        if data is not None:
+            register_folder(session, data)
+        if explain and not analyze:
+            _print_text(session.explain(statement), output)
+            return
+        result = session.sql(statement, priority=priority.value)
+        try:
+            _deliver(result, how, output, analyze=analyze, quiet=quiet)
+        finally:
+            result.cancel()
 
-        with connect(memory=memory, device=device, threads=threads, config=config) as session:
-            if data is not None:
-                register_folder(session, data)
-            if explain and not analyze:
-                _print_text(session.explain(statement), output)
-                return
-            result = session.sql(statement, priority=priority.value)
-            try:
-                _deliver(result, how, output, analyze=analyze, quiet=quiet)
-            finally:
-                result.cancel()
+
+def connected(**settings: Any) -> Session:
+    """A session in this process. A setting that is unknown or bad is wrong usage: exit code 2."""
+    with without_garbage_collection():
+        from pystachio.session import connect
+    try:
+        return connect(**settings)
+    except InvalidRequest as error:
+        raise typer.BadParameter(describe(error)) from None
 
 
 def register_folder(session: Session, folder: Path) -> None:
     """Each `name.parquet` and each folder `name/` that holds Parquet files becomes the table `name`."""
-    from pystachio.errors import NotFound, Unauthorized
-
     if not folder.is_dir():
         raise NotFound(f"no such folder: {folder}", hint="--data names a folder of Parquet files")
     try:

@@ -1,0 +1,101 @@
+"""The command as a process: interrupts, pipes, full disks, what is loaded when."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+ENDLESS = "select count(*) as c from numbers a, numbers b, numbers c where a.n + b.n + c.n = 7"
+NODE = [sys.executable, "-m", "pystachio.cli.main"]
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupt_ends_the_query_at_once_and_leaves_nothing(
+    data: Path, tmp_path: Path, number: signal.Signals
+) -> None:
+    output = tmp_path / "rows.csv"
+    command = [*NODE, "query", "--data", str(data), "--output", str(output), ENDLESS]
+    with subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE, text=True) as process:
+        wait_until(lambda: os.listdir(tmp_path) != [], process)
+        process.send_signal(number)
+        sent = time.monotonic()
+        _, said = process.communicate(timeout=20)
+        took = time.monotonic() - sent
+    assert process.returncode == 130
+    assert took < 1.0
+    assert said == "interrupted\n"
+    assert os.listdir(tmp_path) == []
+
+
+def wait_until(condition, process: subprocess.Popen[str]) -> None:
+    """Other processes tell nobody: here is the one place that has to look again and again."""
+    pause = threading.Event()
+    deadline = time.monotonic() + 30
+    while not condition():
+        assert process.poll() is None, process.communicate()
+        assert time.monotonic() < deadline
+        pause.wait(0.01)
+
+
+def test_a_reader_that_goes_away_is_no_failure(data: Path) -> None:
+    command = shlex.join(
+        [*NODE, "query", "-q", "--data", str(data), "--format", "csv", "select n from numbers order by n"]
+    )
+    script = f"set -o pipefail; {command} | head -n 2"
+    done = subprocess.run(["bash", "-c", script], cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (0, '"n"\n0\n', "")
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
+def test_a_full_disk_behind_standard_output_is_reported(data: Path) -> None:
+    with open("/dev/full", "wb") as full:
+        command = [*NODE, "query", "-q", "--data", str(data), "--format", "csv", "select id from people"]
+        done = subprocess.run(
+            command, cwd=ROOT, stdout=full, stderr=subprocess.PIPE, text=True, timeout=60, check=False
+        )
+    assert done.returncode == 1
+    assert done.stderr.startswith("resource exhausted: no room for the output: standard output")
+
+
+def test_help_loads_neither_torch_nor_the_planner() -> None:
+    program = (
+        "import sys\nfrom pystachio.cli.main import app\n"
+        "try:\n    app(['query', '--help'])\nexcept SystemExit: pass\n"
+        "print([name for name in ('torch', 'datafusion', 'pyarrow', 'rich') if name in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[-1] == "[]"
+
+
+def test_doctor_for_people_and_for_programs() -> None:
+    done = subprocess.run([*NODE, "doctor"], cwd=ROOT, capture_output=True, text=True, timeout=60, check=True)
+    for topic in ("torch", "cores", "memory", "pages", "spill folder", "kvikio", "UCX"):
+        assert f"\n{topic} " in done.stdout
+    done = subprocess.run([*NODE, "doctor", "--json"], cwd=ROOT, capture_output=True, text=True, timeout=60, check=True)
+    assert set(json.loads(done.stdout)["memory"]) == {"value", "advice"}
+
+
+def test_config_show_with_origins(tmp_path: Path) -> None:
+    (tmp_path / "p.toml").write_text("[execution]\nbatch_rows = 1000\n")
+    environment = {**os.environ, "PYSTACHIO_THREADS": "3"}
+    command = [*NODE, "config", "show", "--origin", "--config", str(tmp_path / "p.toml")]
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=60, check=True)
+    lines = {line.split(" = ")[0]: line for line in done.stdout.splitlines() if " = " in line}
+    assert lines["threads"].split()[2:] == ["3", "#", "environment"]
+    assert lines["batch_rows"].endswith(f"# file {tmp_path / 'p.toml'}")
+    assert lines["device"].endswith("# default")
+    shown = tmp_path / "shown.toml"
+    shown.write_text(done.stdout)
+    subprocess.run(
+        [*NODE, "config", "show", "--config", str(shown)], cwd=ROOT, capture_output=True, timeout=60, check=True
+    )
