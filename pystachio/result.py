@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     import torch
 
-    from pystachio.session import Running
+    from pystachio.embedded import OperatorReport, RunningPlan
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +36,7 @@ class Result:
     Every method raises the plan's typed error (`pystachio.errors`).
     """
 
-    def __init__(self, running: Running) -> None:
+    def __init__(self, running: RunningPlan) -> None:
         self._running = running
         self._lock = threading.Lock()
         self._streamed = False
@@ -128,10 +128,15 @@ class Result:
 
     def metrics(self) -> ResultMetrics:
         """Progress so far, or the totals after the end."""
-        return self._running.metrics()
+        running = self._running
+        return ResultMetrics(running.rows, running.transferred().transferred_bytes, running.seconds)
+
+    def operators(self) -> tuple[OperatorReport, ...]:
+        """What each operator did so far, parents before children."""
+        return self._running.operators()
 
     def progress(self) -> float | None:
-        """The share of the row groups to scan that is done, 0 to 1; None while that is unknown."""
+        """The share of the rows to scan that is done, 0 to 1; None where nothing is scanned."""
         return self._running.progress()
 
     def __repr__(self) -> str:

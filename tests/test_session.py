@@ -12,6 +12,8 @@ import threading
 from collections.abc import Iterator
 from pathlib import Path
 
+import datafusion
+import datafusion.substrait
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -121,7 +123,10 @@ def test_parameters(session: pystachio.Session) -> None:
 
 
 def test_substrait_bytes(session: pystachio.Session) -> None:
-    data = session.to_substrait("select id, maybe from t where id < 3 order by id")
+    context = datafusion.SessionContext()
+    context.register_record_batches("t", [[pa.RecordBatch.from_pylist([], schema=session.tables()["t"])]])
+    plan = context.sql("select id, maybe from t where id < 3 order by id").optimized_logical_plan()
+    data = datafusion.substrait.Producer.to_substrait_plan(plan, context).encode()
     assert session.execute(data).to_arrow().to_pydict() == {"id": [0, 1, 2], "maybe": [None, 1, 2]}
 
 

@@ -9,7 +9,7 @@ A union is a pipe with several producers. When the last producer ends, each stag
 from __future__ import annotations
 
 import time
-from collections.abc import Awaitable, Callable, Iterable, Iterator
+from collections.abc import Callable, Coroutine, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 
@@ -45,12 +45,19 @@ class PhysicalPlan:
 
 
 Chain = list[tuple[Transform, Context]]
-Deliver = Callable[[Receiver[Batch], Context], Awaitable[None]]
 
 
-def build_tasks(plan: PhysicalPlan, scope: PlanScope, deliver: Deliver) -> list[TaskSpec]:
-    """The plan's tasks; `deliver` consumes the result's batches (its own task, with back-pressure)."""
-    return _Builder(plan, scope).build(deliver)
+@dataclass(frozen=True, slots=True)
+class Graph:
+    """A plan ready to run. The client takes the answer from `results`; until it has, the plan does not end."""
+
+    tasks: list[TaskSpec]
+    results: Receiver[Batch]
+
+
+def build_graph(plan: PhysicalPlan, scope: PlanScope) -> Graph:
+    """The tasks of the plan and the end of its last channel."""
+    return _Builder(plan, scope).build()
 
 
 def operators_of(plan: PhysicalPlan) -> list[Operator]:
@@ -166,18 +173,17 @@ class _Builder:
         self._tasks: list[TaskSpec] = []
         self._spools: dict[int, Slot[tuple[list[Batch], _SharedReservation]]] = {}
 
-    def build(self, deliver: Deliver) -> list[TaskSpec]:
+    def build(self) -> Graph:
         slots = self._scope.slots
         slots.update({("scalar", index): Slot() for index in range(len(self._plan.scalars))})
         slots.update({("filter", id_): Slot() for id_ in self._filters})
         for index, scalar in enumerate(self._plan.scalars):
             self._scalar(index, scalar)
-        receiver = self._channel_from(self._plan.root, "result")
-        ctx = self._scope.context("result")
-        self._add("result", lambda: deliver(receiver, ctx))
-        return self._tasks
+        channel: Channel[Batch] = self._scope.channel("result", for_client=True)
+        self._place(self._plan.root, _Pipe(channel))
+        return Graph(self._tasks, channel.receiver())
 
-    def _add(self, name: str, run: Callable[[], Awaitable[None]]) -> None:
+    def _add(self, name: str, run: Callable[[], Coroutine[object, object, None]]) -> None:
         self._tasks.append(TaskSpec(name, run))
 
     def _channel_from(self, operator: Operator, name: str) -> Receiver[Batch]:

@@ -1,0 +1,268 @@
+"""A node inside the client's process: what a session's tables, plans and results stand on.
+
+Everything here may be called from any thread of the client; what belongs to the node's loop goes there.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+import uuid
+import weakref
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import pyarrow as pa
+import torch
+
+from pystachio.config import Settings
+from pystachio.errors import InvalidRequest, PystachioError
+from pystachio.io_scheduler.client import HostBuffer
+from pystachio.io_scheduler.devices import choose
+from pystachio.io_scheduler.ledger import Totals
+from pystachio.io_scheduler.request import Extent, PriorityClass
+from pystachio.io_scheduler.service import IoSchedulerService
+from pystachio.operators.arrow import batch_to_arrow
+from pystachio.operators.parquet_footer import read_footers
+from pystachio.operators.pipeline import Graph, PhysicalPlan, build_graph, operator_names, operators_of
+from pystachio.operators.scan import Scan
+from pystachio.operators.table import FileVersion, ParquetFile
+from pystachio.planner.explain import render
+from pystachio.runtime.allocator import keep_freed_memory
+from pystachio.runtime.devices import choose_device
+from pystachio.runtime.executor import PlanScope, TaskSpec
+from pystachio.runtime.host import NodeHost
+from pystachio.runtime.memory import Tier
+from pystachio.runtime.metrics import OperatorSnapshot
+from pystachio.runtime.node import Node, NodeStatistics
+from pystachio.runtime.plan import PlanHandle
+from pystachio.runtime.settings import ExecutionSettings
+
+_CATALOG_PLAN = "catalog"
+"""The ledger's name for reads that belong to no plan: footers and samples."""
+_DEVICE_MEMORY_FRACTION = 0.8
+
+
+@dataclass(frozen=True, slots=True)
+class SessionStatistics:
+    """What the node holds now. `leaks` counts what ended plans had left behind; it stays zero."""
+
+    running_plans: int
+    reserved_bytes: int
+    leaks: int
+
+
+@dataclass(frozen=True, slots=True)
+class OperatorReport:
+    """What one operator did: `kind` is its class, `label` what `explain` calls it."""
+
+    name: str
+    kind: str
+    label: str
+    rows_in: int
+    rows_out: int
+    busy_seconds: float
+
+
+class EmbeddedNode:
+    """Owns the node's thread; it stops when it is closed or nobody holds it any more."""
+
+    def __init__(self, settings: Settings) -> None:
+        keep_freed_memory()
+        device = choose_device(settings.device)
+        transfers = IoSchedulerService(open_device=choose(settings.io_device, direct=settings.direct_io == "on"))
+        execution = execution_settings(settings)
+        budgets = _budgets(settings, device)
+        self._transfers = transfers
+        self._host = NodeHost(
+            lambda: Node(transfers=transfers, settings=execution, memory=budgets, device=device)
+        )
+        self._host.start()
+        self._stop = weakref.finalize(self, self._host.stop)
+        self._stop.atexit = False
+
+    def close(self) -> None:
+        """Cancel what runs and end the node's thread."""
+        self._stop()
+
+    def read_footers(self, versions: Sequence[FileVersion]) -> list[ParquetFile]:
+        """`planner.catalog.ReadFooters`."""
+
+        async def read() -> list[ParquetFile]:
+            return await read_footers(self._transfers.client(_CATALOG_PLAN, PriorityClass.INTERACTIVE), versions)
+
+        return self._host.call(read()).result()
+
+    def fetch(self, path: str, extents: Sequence[Extent]) -> list[HostBuffer]:
+        """`planner.sample.Fetch`."""
+
+        async def read() -> list[HostBuffer]:
+            return await self._transfers.client(_CATALOG_PLAN, PriorityClass.INTERACTIVE).read(path, extents)
+
+        return self._host.call(read()).result()
+
+    def submit(self, plan: PhysicalPlan, priority: PriorityClass) -> RunningPlan:
+        """Start the plan; its rows wait for `RunningPlan.next_batch`."""
+        running = RunningPlan(self, plan)
+
+        async def start() -> None:
+            await running.start(self._host.node, priority)
+
+        self._host.call(start()).result()
+        return running
+
+    def statistics(self) -> SessionStatistics:
+        async def ask() -> NodeStatistics:
+            return self._host.node.statistics()
+
+        now = self._host.call(ask()).result()
+        reserved = sum(tier.used for tier in now.memory.values())
+        return SessionStatistics(now.plans_running, reserved, now.leaked_bytes + now.leaked_external)
+
+    @property
+    def host(self) -> NodeHost:
+        return self._host
+
+    def totals(self, plan_id: str) -> Totals:
+        """What the I/O scheduler moved for the plan; on the node's loop."""
+        return self._transfers.ledger.plan(plan_id)
+
+
+class RunningPlan:
+    """A plan on the node, from submission on; keeps the node alive."""
+
+    def __init__(self, node: EmbeddedNode, plan: PhysicalPlan) -> None:
+        self.plan_id = uuid.uuid4().hex[:12]
+        self.plan = plan
+        self._node = node
+        self._submitted = time.perf_counter()
+        self._seconds: float | None = None
+        self._totals = Totals()
+        self._rows = 0
+        self._error: PystachioError | None = None
+
+    @property
+    def schema(self) -> pa.Schema:
+        return pa.schema(
+            [
+                pa.field(name, field.type, field.nullable)
+                for name, field in zip(self.plan.names, self.plan.schema, strict=True)
+            ]
+        )
+
+    async def start(self, node: Node, priority: PriorityClass) -> None:
+        """On the node's loop."""
+        self._graph: asyncio.Future[Graph | None] = asyncio.get_running_loop().create_future()
+
+        def build(scope: PlanScope) -> list[TaskSpec]:
+            graph = build_graph(self.plan, scope)
+            self._stream = scope.context("result").stream
+            self._graph.set_result(graph)
+            return graph.tasks
+
+        self._handle: PlanHandle = await node.submit(build, plan_id=self.plan_id, priority=priority)
+        self._watcher = asyncio.create_task(self._watch(), name=f"{self.plan_id}/watch")
+
+    async def _watch(self) -> None:
+        """Keep what is known of the plan at its end."""
+        self._error = await self._handle.wait_ended()
+        self._seconds = time.perf_counter() - self._submitted
+        self._totals = self._node.totals(self.plan_id)
+        if not self._graph.done():
+            self._graph.set_result(None)
+
+    def next_batch(self) -> pa.RecordBatch | None:
+        """Wait for rows; None after the last. Raises the plan's error."""
+        try:
+            waiting = self._node.host.call(self._next())
+        except InvalidRequest:
+            if self._error is not None:
+                raise self._error from None
+            raise
+        return waiting.result()
+
+    async def _next(self) -> pa.RecordBatch | None:
+        graph = await asyncio.shield(self._graph)
+        if graph is not None:
+            async for batch in graph.results:
+                self._rows += batch.length
+                record_batch = await self._stream.run(batch_to_arrow, batch, self.plan.schema)
+                return pa.RecordBatch.from_arrays(record_batch.columns, schema=self.schema)
+        await asyncio.shield(self._watcher)
+        if self._error is not None:
+            raise self._error
+        return None
+
+    def cancel(self) -> None:
+        if self._seconds is None:
+            self._handle.cancel()
+
+    @property
+    def rows(self) -> int:
+        """Rows handed to the client so far."""
+        return self._rows
+
+    @property
+    def seconds(self) -> float:
+        """From submission to the end, or to now."""
+        return self._seconds if self._seconds is not None else time.perf_counter() - self._submitted
+
+    def transferred(self) -> Totals:
+        """What the I/O scheduler moved for this plan so far."""
+        if self._seconds is None:
+
+            async def ask() -> Totals:
+                return self._node.totals(self.plan_id)
+
+            return self._node.host.call(ask()).result()
+        return self._totals
+
+    def operators(self) -> tuple[OperatorReport, ...]:
+        """What each operator did so far, parents before children."""
+        snapshots = self._snapshots()
+        names = operator_names(self.plan)
+        reports = []
+        for operator in operators_of(self.plan):
+            name = names[id(operator)]
+            if name in snapshots:
+                done = snapshots[name]
+                kind = type(operator).__name__
+                reports.append(
+                    OperatorReport(name, kind, operator.label(), done.rows_in, done.rows_out, done.busy_seconds)
+                )
+        return tuple(reports)
+
+    def explain(self, analyze: bool) -> str:
+        return render(self.plan, self._snapshots() if analyze else None)
+
+    def progress(self) -> float | None:
+        """The share of the rows of all scanned tables that the scans have gone through or skipped."""
+        if self._seconds is not None and self._error is None:
+            return 1.0
+        names = operator_names(self.plan)
+        scans = {names[id(operator)]: operator for operator in operators_of(self.plan) if isinstance(operator, Scan)}
+        total = sum(scan.table.rows for scan in scans.values())
+        snapshots = self._snapshots()
+        done = sum(snapshots[name].rows_in for name in scans if name in snapshots)
+        return done / total if total else None
+
+    def _snapshots(self) -> dict[str, OperatorSnapshot]:
+        return {snapshot.name: snapshot for snapshot in self._handle.metrics.snapshot().operators}
+
+
+def execution_settings(settings: Settings) -> ExecutionSettings:
+    """What operators and the planner read of the settings."""
+    return ExecutionSettings(
+        batch_rows=settings.batch_rows,
+        workers=settings.threads,
+        dictionary_codes=settings.dictionary_codes,
+        direct_addressing=settings.direct_addressing,
+        join_reordering=settings.join_reordering,
+    )
+
+
+def _budgets(settings: Settings, device: torch.device) -> dict[Tier, int]:
+    budgets = {Tier.HOST: settings.memory}
+    if device.type == "cuda":
+        budgets[Tier.DEVICE] = int(torch.cuda.mem_get_info(device)[1] * _DEVICE_MEMORY_FRACTION)
+    return budgets
