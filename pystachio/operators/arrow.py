@@ -20,6 +20,7 @@ from pystachio.operators.column import (
     WideDecimalColumn,
     normalise_type,
 )
+from pystachio.operators.expressions import Literal
 
 MAXIMUM_STRING_BYTES: Final = 2**31 - 1
 
@@ -139,6 +140,22 @@ def batch_to_arrow(batch: Batch, schema: Schema) -> pa.RecordBatch:
         # A record batch without columns has no length of its own; a struct array has.
         return pa.RecordBatch.from_struct_array(pa.array([{}] * batch.length, pa.struct([])))
     return pa.RecordBatch.from_arrays(arrays, schema=names)
+
+
+def literal_at(column: Column, row: int) -> Literal:
+    """One row's value in the encoding of literals."""
+    if column.validity is not None and not bool(column.validity[row]):
+        return Literal(None, column.type)
+    match column:
+        case FixedColumn(type=type_, values=values):
+            return Literal(values[row].item(), type_)
+        case WideDecimalColumn(type=type_, high=high, low=low):
+            return Literal(int(high[row]) * 2**64 + int(low[row]) % 2**64, type_)
+        case BytesColumn(type=type_, offsets=offsets, data=data):
+            raw = data[int(offsets[row]) : int(offsets[row + 1])].cpu().numpy().tobytes()
+            return Literal(raw.decode() if pa.types.is_string(type_) else raw, type_)
+        case DictionaryColumn(codes=codes, dictionary=dictionary):
+            return literal_at(dictionary.values, int(codes[row]))
 
 
 def buffer_of(tensor: torch.Tensor) -> pa.Buffer:

@@ -1,7 +1,7 @@
 """128-bit integers as two int64 limbs: the arithmetic behind decimals that int64 cannot hold.
 
-A value is high * 2**64 + low, low read as unsigned (`column.WideDecimalColumn`). Everything is torch operations on whole
-tensors, exact, on every device; operands broadcast. Products and quotients follow Knuth, The Art of Computer
+A value is high * 2**64 + low, low read as unsigned (`column.WideDecimalColumn`). Everything is torch operations on
+whole tensors, exact, on every device; operands broadcast. Products and quotients follow Knuth, The Art of Computer
 Programming 2, 4.3.1: 32-bit digits for the product; quotients by successive floating-point estimates of the
 remainder, each of which gains about 50 bits.
 """
@@ -113,7 +113,7 @@ def multiply_or_fail(left: Limbs, right: Limbs, valid: torch.Tensor | None) -> L
 
 
 def divide(left: Limbs, right: Limbs) -> tuple[Limbs, Limbs]:
-    """Quotient truncated towards zero and remainder (with the dividend's sign). A divisor of 0 gives arbitrary values."""
+    """Quotient truncated towards zero, and remainder (with the dividend's sign). A divisor of 0 gives any values."""
     dividend, divisor = absolute(left), absolute(right)
     zero = constant(0, left.high.device)
     quotient, remainder = where(torch.ones_like(dividend.high, dtype=torch.bool), zero, dividend), dividend

@@ -14,7 +14,6 @@ from pystachio.operators.column import (
     Bounds,
     BytesColumn,
     Column,
-    Dictionary,
     DictionaryColumn,
     FixedColumn,
     WideDecimalColumn,

@@ -1,0 +1,248 @@
+"""Evaluating expressions on batches: the only interpreter of `expressions.Expression`.
+
+Operands stay literals as long as they can, so that kernels compare with a constant instead of a column of it.
+An expression over one dictionary-coded field runs on the dictionary (`distinct`). CASE and AND evaluate everything on
+all rows first, which is fastest; only when that fails (a division by zero, say) are rows narrowed to those that SQL
+says must be evaluated.
+"""
+
+from __future__ import annotations
+
+from typing import cast
+
+import pyarrow as pa
+import torch
+
+from pystachio.errors import DataError, InternalError
+from pystachio.operators.arrow import literal_at
+from pystachio.operators.batch import Batch
+from pystachio.operators.column import BytesColumn, Column, DictionaryColumn
+from pystachio.operators.distinct import evaluate_on_distinct
+from pystachio.operators.expressions import (
+    Call,
+    Cast,
+    Expression,
+    FieldReference,
+    IfThen,
+    InList,
+    Literal,
+    ScalarSubquery,
+    conjuncts,
+    fields_of,
+    transform,
+    walk,
+)
+from pystachio.operators.functions import casts
+from pystachio.operators.functions.boolean import Mask, both, either, truth
+from pystachio.operators.functions.conditional import choose
+from pystachio.operators.functions.function import Invocation, NullRule, Operand
+from pystachio.operators.functions.in_list import in_list
+from pystachio.operators.functions.operands import constant, validity_of
+from pystachio.operators.functions.registry import lookup
+from pystachio.operators.kernels import primitives
+from pystachio.operators.kernels.selection import all_null, device_of, take, take_batch, take_or_null, with_validity
+from pystachio.runtime.context import Context
+
+
+def evaluate(expression: Expression, batch: Batch) -> Column:
+    """The expression's value in every row of the batch.
+
+    Raises DataError for values that cannot be computed (overflow, division by zero, invalid cast), Unsupported or
+    InvalidRequest for what no batch could compute.
+    """
+    operand = _operand(expression, batch)
+    return constant(operand, batch.length, _device(batch)) if isinstance(operand, Literal) else operand
+
+
+def select(predicate: Expression, batch: Batch) -> torch.Tensor | None:
+    """Positions (int64, ascending) of the rows in which the predicate is true; None when it is true in all.
+
+    Conjuncts that must look into the bytes of strings run last, on the rows that the others leave.
+    """
+    mask: Mask = True
+    later: list[Expression] = []
+    for conjunct in conjuncts(predicate):
+        if _reads_bytes(conjunct, batch):
+            later.append(conjunct)
+            continue
+        try:
+            mask = both(mask, _truth(conjunct, batch))
+        except DataError:
+            later.append(conjunct)
+        if mask is False:
+            return torch.empty(0, dtype=torch.int64, device=_device(batch))
+    rows = _rows(mask)
+    for conjunct in later:
+        rows = _narrow(rows, conjunct, batch)
+    return rows
+
+
+async def bind_scalars(ctx: Context, expression: Expression) -> Expression:
+    """The expression with each scalar subquery replaced by its value, waiting for those that still run."""
+    values: dict[int, Literal] = {}
+    for node in walk(expression):
+        if isinstance(node, ScalarSubquery) and node.index not in values:
+            values[node.index] = cast(Literal, await ctx.slots["scalar", node.index].wait())
+    if not values:
+        return expression
+
+    def fill_in(node: Expression) -> Expression:
+        return Literal(values[node.index].value, node.type) if isinstance(node, ScalarSubquery) else node
+
+    return transform(expression, fill_in)
+
+
+def _operand(expression: Expression, batch: Batch) -> Operand:
+    match expression:
+        case Literal():
+            return expression
+        case FieldReference(index=index):
+            return batch.columns[index]
+        case ScalarSubquery(index=index):
+            raise InternalError(f"a scalar subquery was not bound: {index}")
+        case _:
+            found = evaluate_on_distinct(expression, batch, evaluate)
+            return _compute(expression, batch) if found is None else found
+
+
+def _compute(expression: Call | Cast | IfThen | InList, batch: Batch) -> Operand:
+    match expression:
+        case Call():
+            return _call(expression, batch)
+        case Cast():
+            return _cast(expression, batch)
+        case IfThen():
+            return _if_then(expression, batch)
+        case InList(operand=operand, options=options):
+            return in_list(_operand(operand, batch), [_operand(option, batch) for option in options])
+
+
+def _call(call: Call, batch: Batch) -> Operand:
+    function = lookup(call.function)
+    arguments = tuple(_operand(argument, batch) for argument in call.arguments)
+    rows, device = batch.length, _device(batch)
+    constants_only = all(isinstance(argument, Literal) for argument in arguments)
+    if function.nulls is NullRule.STRICT:
+        if any(_is_null(argument) for argument in arguments):
+            return Literal(None, call.type)
+        if any(pa.types.is_null(argument.type) for argument in arguments):
+            return all_null(call.type, rows, device)
+    if constants_only:
+        # Kernels want at least one column: one row of the first argument will do.
+        first, *others = arguments or (Literal(0, pa.int64()),)
+        column = constant(cast(Literal, first), 1, torch.device("cpu"))
+        arguments, rows, device = (column, *others), 1, torch.device("cpu")
+    valid = validity_of(arguments) if function.nulls is NullRule.STRICT else None
+    result = function.kernel(Invocation(arguments, call.type, rows, device, valid))
+    if constants_only:
+        return result if isinstance(result, Literal) else literal_at(result, 0)
+    if valid is None:
+        return result
+    if isinstance(result, Literal):
+        result = constant(result, rows, device)
+    return with_validity(result, valid if result.validity is None else result.validity & valid)
+
+
+def _is_null(operand: Operand) -> bool:
+    return isinstance(operand, Literal) and operand.value is None
+
+
+def _cast(expression: Cast, batch: Batch) -> Operand:
+    operand = _operand(expression.operand, batch)
+    if not isinstance(operand, Literal):
+        return casts.cast(operand, expression.type, null_on_failure=expression.null_on_failure)
+    if operand.value is None or operand.type == expression.type:
+        return Literal(operand.value, expression.type)
+    column = constant(operand, 1, torch.device("cpu"))
+    return literal_at(casts.cast(column, expression.type, null_on_failure=expression.null_on_failure), 0)
+
+
+def _if_then(expression: IfThen, batch: Batch) -> Operand:
+    try:
+        clauses = [(_truth(condition, batch), _operand(value, batch)) for condition, value in expression.clauses]
+        otherwise = _operand(expression.otherwise, batch)
+    except DataError:
+        return _if_then_row_by_row(expression, batch)
+    return choose(clauses, otherwise, expression.type, batch.length, _device(batch))
+
+
+def _if_then_row_by_row(expression: IfThen, batch: Batch) -> Operand:
+    """Each condition and value only on the rows that reach it."""
+    device = _device(batch)
+    waiting = torch.arange(batch.length, device=device)
+    clauses: list[tuple[Mask, Operand]] = []
+    for condition, value in expression.clauses:
+        true = _truth(condition, take_batch(batch, waiting))
+        mask = torch.full((waiting.shape[0],), true, device=device) if isinstance(true, bool) else true
+        chosen, waiting = waiting[mask], waiting[~mask]
+        clauses.append(_scattered(value, chosen, batch))
+    clauses.append(_scattered(expression.otherwise, waiting, batch))
+    return choose(clauses, Literal(None, expression.type), expression.type, batch.length, device)
+
+
+def _scattered(expression: Expression, rows: torch.Tensor, batch: Batch) -> tuple[torch.Tensor, Column]:
+    """Where `rows` are, and a column of the whole batch that has the expression's value there and NULL elsewhere."""
+    positions = torch.full((batch.length,), -1, dtype=torch.int64, device=rows.device)
+    positions[rows] = torch.arange(rows.shape[0], device=rows.device)
+    values = evaluate(expression, take_batch(batch, rows))
+    return positions >= 0, take_or_null(values, positions)
+
+
+def _truth(predicate: Expression, batch: Batch) -> Mask:
+    """Where the predicate is true. AND and OR need only know that of their operands, not which of them are NULL."""
+    match predicate:
+        case Call(function="and" | "or" as function, arguments=arguments):
+            found = evaluate_on_distinct(predicate, batch, evaluate)
+            if found is not None:
+                return truth(found)
+            combine = both if function == "and" else either
+            decided = function == "or"
+            mask: Mask = not decided
+            for argument in arguments:
+                mask = combine(mask, _truth(argument, batch))
+                if mask is decided:
+                    break
+            return mask
+        case _:
+            return truth(_operand(predicate, batch))
+
+
+def _reads_bytes(expression: Expression, batch: Batch) -> bool:
+    """Whether strings without (small) dictionary must be read."""
+    for field in fields_of(expression):
+        match batch.columns[field]:
+            case BytesColumn():
+                return True
+            case DictionaryColumn(dictionary=dictionary) if len(dictionary) >= batch.length:
+                return True
+            case _:
+                pass
+    return False
+
+
+def _rows(mask: Mask) -> torch.Tensor | None:
+    if isinstance(mask, bool):
+        assert mask
+        return None
+    rows = primitives(mask.device).indices_of_true(mask)
+    return None if rows.shape[0] == mask.shape[0] else rows
+
+
+def _narrow(rows: torch.Tensor | None, predicate: Expression, batch: Batch) -> torch.Tensor | None:
+    """Of `rows` (None: all) those in which the predicate is true too."""
+    if rows is None:
+        mask = _truth(predicate, batch)
+        return _rows(mask) if mask is not False else torch.empty(0, dtype=torch.int64, device=_device(batch))
+    if rows.shape[0] == 0:
+        return rows
+    needed = fields_of(predicate)
+    nothing = all_null(pa.null(), 0, _device(batch))
+    columns = tuple(take(column, rows) if i in needed else nothing for i, column in enumerate(batch.columns))
+    mask = _truth(predicate, Batch(columns, rows.shape[0], batch.ready))
+    if isinstance(mask, bool):
+        return rows if mask else rows[:0]
+    return rows.index_select(0, primitives(mask.device).indices_of_true(mask))
+
+
+def _device(batch: Batch) -> torch.device:
+    return device_of(batch.columns[0]) if batch.columns else torch.device("cpu")

@@ -1,0 +1,193 @@
+"""CAST between all types that have a sensible conversion.
+
+Numbers round half away from zero when digits are lost (floats to integers: half to even, as in DuckDB). A value that
+does not fit its new type is a DataError, or NULL where the cast says so.
+"""
+
+from __future__ import annotations
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import torch
+
+from pystachio.errors import DataError, Unsupported
+from pystachio.operators import decimals
+from pystachio.operators.arrow import column_from_arrow, column_to_arrow
+from pystachio.operators.column import BytesColumn, Column, FixedColumn, WideDecimalColumn
+from pystachio.operators.functions import exact
+from pystachio.operators.functions.dates import convert_time, split_days
+from pystachio.operators.functions.operands import float_dtype, is_text, unscaled
+from pystachio.operators.functions.text_casts import from_text, to_text
+from pystachio.operators.functions.units import is_number, is_point_in_time, step_of
+from pystachio.operators.kernels import primitives
+from pystachio.operators.kernels.arithmetic import round_half_away
+from pystachio.operators.kernels.selection import all_null, concat, device_of, plain, slice_column
+
+
+def cast(column: Column, type_: pa.DataType, *, null_on_failure: bool = False) -> Column:
+    """The column's values as `type_`. Raises DataError for a value that does not fit, Unsupported for other types."""
+    if column.type == type_:
+        return column
+    if pa.types.is_null(column.type):
+        return all_null(type_, len(column), device_of(column))
+    values = plain(column)
+    try:
+        return _cast(values, type_)
+    except DataError:
+        if not null_on_failure:
+            raise
+        return _cast_or_null(values, type_)
+
+
+def _cast_or_null(values: Column, type_: pa.DataType) -> Column:
+    """Halves the rows until those that fail stand alone: the price is paid by casts that do fail."""
+    rows = len(values)
+    if rows <= 1:
+        return all_null(type_, rows, device_of(values))
+    middle = rows // 2
+    halves = [slice_column(values, 0, middle), slice_column(values, middle, rows)]
+    return concat([cast(half, type_, null_on_failure=True) for half in halves])
+
+
+def _cast(values: FixedColumn | WideDecimalColumn | BytesColumn, type_: pa.DataType) -> Column:
+    source = values.type
+    if isinstance(values, BytesColumn):
+        return _retyped(values, type_) if is_text(type_) else _to_device(from_text(values, type_), values)
+    if is_text(type_):
+        return _to_device(to_text(values), values)
+    if pa.types.is_floating(source):
+        assert isinstance(values, FixedColumn)
+        return _from_floats(values, type_)
+    if pa.types.is_floating(type_):
+        return FixedColumn(type_, _to_floats(values).to(float_dtype(type_)), values.validity)
+    if is_number(source) and is_number(type_):
+        return _between_numbers(values, type_)
+    if not isinstance(values, FixedColumn):
+        raise Unsupported(f"a cast of {source} to {type_}")
+    if is_number(source) or is_number(type_):
+        return _reinterpreted(values, type_)
+    return _between_times(values, type_)
+
+
+def _retyped(values: BytesColumn, type_: pa.DataType) -> BytesColumn:
+    """Strings and bytes share their layout; bytes become strings only when they are UTF-8."""
+    if pa.types.is_string(type_):
+        array = column_to_arrow(values)
+        try:
+            array.cast(type_)
+        except pa.ArrowInvalid as error:
+            raise DataError(f"bytes that are no UTF-8 text: {error}") from error
+    return BytesColumn(type_, values.offsets, values.data, values.validity)
+
+
+def _to_device(column: Column, like: Column) -> Column:
+    """Text is parsed and printed on the host."""
+    device = device_of(like)
+    if device.type == "cpu":
+        return column
+    validity = None if column.validity is None else column.validity.to(device)
+    match column:
+        case FixedColumn(type=type_, values=values, bounds=bounds):
+            return FixedColumn(type_, values.to(device), validity, bounds)
+        case WideDecimalColumn(type=type_, high=high, low=low):
+            return WideDecimalColumn(type_, high.to(device), low.to(device), validity)
+        case BytesColumn(type=type_, offsets=offsets, data=data):
+            return BytesColumn(type_, offsets.to(device), data.to(device), validity)
+        case _:
+            raise AssertionError("a cast does not make dictionaries")
+
+
+def _to_floats(values: FixedColumn | WideDecimalColumn) -> torch.Tensor:
+    if not is_number(values.type):
+        raise Unsupported(f"a cast of {values.type} to a floating-point number")
+    return unscaled(values)
+
+
+def _from_floats(values: FixedColumn, type_: pa.DataType) -> Column:
+    numbers, valid = values.values, values.validity
+    if pa.types.is_floating(type_):
+        return FixedColumn(type_, numbers.to(float_dtype(type_)), valid)
+    if pa.types.is_boolean(type_):
+        return FixedColumn(type_, numbers != 0, valid)
+    if not is_number(type_):
+        raise Unsupported(f"a cast of {values.type} to {type_}")
+    wide = numbers.to(torch.float64)
+    whole = round_half_away(wide * 10.0**type_.scale) if pa.types.is_decimal(type_) else torch.round(wide)
+    # Written so that NaN is outside too.
+    inside = whole.abs() < (2.0**63 if pa.types.is_integer(type_) else 1.7e38)
+    if not primitives(inside.device).all_true(inside if valid is None else inside | ~valid):
+        raise exact.overflow(type_)
+    kept = torch.where(inside, whole, 0.0)
+    if primitives(kept.device).all_true(kept.abs() < 2.0**63):
+        return exact.checked(FixedColumn(type_, kept.to(torch.int64), valid), type_, valid)
+    return exact.from_limbs(decimals.from_float(kept), type_, valid)
+
+
+def _between_numbers(values: FixedColumn | WideDecimalColumn, type_: pa.DataType) -> Column:
+    valid = values.validity
+    if pa.types.is_boolean(type_):
+        limbs = exact.limbs(values, device_of(values))
+        return FixedColumn(type_, (limbs.low != 0) | (limbs.high != 0), valid)
+    digits = _scale(type_) - _scale(values.type)
+    if isinstance(values, WideDecimalColumn):
+        rescaled = decimals.rescale(decimals.Limbs(values.high, values.low), digits, valid)
+        return exact.from_limbs(rescaled, type_, valid)
+    if values.values.dtype == torch.bool:
+        values = FixedColumn(values.type, values.values.to(torch.int8), valid, (0, 1))
+    return exact.rescale(values, digits, type_, valid)
+
+
+def _scale(type_: pa.DataType) -> int:
+    return int(type_.scale) if pa.types.is_decimal(type_) else 0
+
+
+def _reinterpreted(values: FixedColumn, type_: pa.DataType) -> FixedColumn:
+    """Between integers and dates, times or spans: the integer counts the type's steps."""
+    if pa.types.is_decimal(type_) or pa.types.is_decimal(values.type) or step_of(values.type) is None:
+        raise Unsupported(f"a cast of {values.type} to {type_}")
+    return exact.checked(values, type_, values.validity)
+
+
+def _between_times(values: FixedColumn, type_: pa.DataType) -> Column:
+    source, valid = values.type, values.validity
+    if pa.types.is_time(type_) and pa.types.is_timestamp(source):
+        _, rest, per_second = split_days(values)
+        assert rest is not None
+        return convert_time(
+            FixedColumn(pa.time64("us" if per_second <= 10**6 else "ns"), _micro(rest, per_second)), type_, valid
+        )
+    if pa.types.is_duration(source) != pa.types.is_duration(type_) or pa.types.is_time(source) != pa.types.is_time(
+        type_
+    ):
+        raise Unsupported(f"a cast of {source} to {type_}")
+    if is_point_in_time(source) and is_point_in_time(type_):
+        return _between_zones(values, type_)
+    return convert_time(values, type_, valid)
+
+
+def _micro(rest: torch.Tensor, per_second: int) -> torch.Tensor:
+    return rest * (10**6 // per_second) if per_second <= 10**6 else rest
+
+
+def _between_zones(values: FixedColumn, type_: pa.DataType) -> Column:
+    """A time without a zone is what the clock of the zone shows; between zones the moment stays."""
+    source, target = _zone(values.type), _zone(type_)
+    if source is None and target is not None:
+        naive = convert_time(values, pa.timestamp(type_.unit), values.validity)
+        if target.upper() == "UTC":
+            return _as(naive, type_)
+        aware = pc.assume_timezone(column_to_arrow(naive), target, ambiguous="earliest", nonexistent="latest")
+        return _to_device(column_from_arrow(aware), values)
+    if source is not None and target is None and source.upper() != "UTC":
+        local = pc.local_timestamp(column_to_arrow(values))
+        return convert_time(_to_device(column_from_arrow(local), values), type_, values.validity)
+    return convert_time(values, type_, values.validity)
+
+
+def _zone(type_: pa.DataType) -> str | None:
+    return type_.tz if pa.types.is_timestamp(type_) else None
+
+
+def _as(column: Column, type_: pa.DataType) -> Column:
+    assert isinstance(column, FixedColumn)
+    return FixedColumn(type_, column.values, column.validity, column.bounds)

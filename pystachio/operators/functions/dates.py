@@ -1,0 +1,360 @@
+"""Dates, times and timestamps: parts, truncation, and arithmetic with intervals and spans of time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from fractions import Fraction
+from typing import Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import torch
+
+from pystachio.errors import InvalidRequest, Unsupported
+from pystachio.operators.arrow import column_from_arrow, column_to_arrow
+from pystachio.operators.column import Column, FixedColumn
+from pystachio.operators.expressions import Literal
+from pystachio.operators.functions import exact
+from pystachio.operators.functions.function import Function, Invocation, Operand
+from pystachio.operators.functions.operands import column, integers, narrowest_dtype
+from pystachio.operators.functions.units import SECONDS_PER_DAY, is_point_in_time, step_of, ticks
+from pystachio.operators.kernels import dates as kernels
+from pystachio.operators.kernels.bounds import bounds_of
+from pystachio.operators.kernels.selection import plain
+
+_DAY_UNITS: Final = frozenset({"day", "week", "month", "quarter", "year", "decade", "century", "millennium"})
+_TICKS: Final = {
+    "hour": Fraction(3600),
+    "minute": Fraction(60),
+    "second": Fraction(1),
+    "millisecond": Fraction(1, 1_000),
+    "microsecond": Fraction(1, 1_000_000),
+    "nanosecond": Fraction(1, 1_000_000_000),
+}
+_SYNONYMS: Final = {
+    "dayofweek": "dow",
+    "day_of_week": "dow",
+    "weekday": "dow",
+    "dayofyear": "doy",
+    "day_of_year": "doy",
+    "isoweek": "week",
+    "iso_week": "week",
+    "iso_year": "isoyear",
+    "iso_dow": "isodow",
+}
+
+# A part of a date needs one table lookup per row when the column's range has at most this many days.
+_TABLE_DAYS: Final = 65_536
+
+
+def unit_name(unit: Operand) -> str:
+    """The canonical singular name of a literal unit."""
+    if not isinstance(unit, Literal) or not isinstance(unit.value, str):
+        raise Unsupported("a unit of time that is not a constant")
+    name = unit.value.strip().strip("'").lower()
+    name = _SYNONYMS.get(name, name)
+    singular = {"centuries": "century", "millenniums": "millennium", "millennia": "millennium"}.get(name)
+    return singular or (name[:-1] if name.endswith("s") else name)
+
+
+def is_interval(type_: pa.DataType) -> bool:
+    return bool(pa.types.is_interval(type_))
+
+
+def is_temporal(type_: pa.DataType) -> bool:
+    """Points in time, times of day, spans and intervals."""
+    return bool(pa.types.is_temporal(type_)) or is_interval(type_)
+
+
+def split_days(values: FixedColumn) -> tuple[torch.Tensor, torch.Tensor | None, int]:
+    """Days since 1970-01-01, ticks since midnight (None for dates) and ticks per second."""
+    type_ = values.type
+    if pa.types.is_date32(type_):
+        return values.values, None, 1
+    if pa.types.is_time(type_):
+        return torch.zeros_like(values.values), values.values.to(torch.int64), ticks(type_)
+    if not is_point_in_time(type_):
+        raise InvalidRequest(f"a part of a {type_}")
+    local = _local(values)
+    per_day = ticks(type_) * SECONDS_PER_DAY
+    days = kernels.floor_divide(local, per_day)
+    return days, local - days * per_day, ticks(type_)
+
+
+def _local(values: FixedColumn) -> torch.Tensor:
+    """Ticks on the clock of the timestamp's zone."""
+    zone = values.type.tz if pa.types.is_timestamp(values.type) else None
+    if zone is None or zone.upper() in ("UTC", "+00:00", "Z", "ETC/UTC"):
+        return values.values.to(torch.int64)
+    local = column_from_arrow(pc.local_timestamp(column_to_arrow(FixedColumn(values.type, values.values))))
+    assert isinstance(local, FixedColumn)
+    return local.values
+
+
+def _of_days(
+    days: torch.Tensor, valid: torch.Tensor | None, function: Callable[[torch.Tensor], torch.Tensor]
+) -> FixedColumn:
+    """`function` of days, through a table over the range of days when that is small. Bounds are the table's."""
+    low, high = bounds_of(FixedColumn(pa.date32(), days, valid)) or (0, 0)
+    if high - low >= _TABLE_DAYS:
+        values = function(days)
+        return FixedColumn(pa.int64(), values)
+    table = function(torch.arange(low, high + 1, device=days.device))
+    bounds = (int(table.min()), int(table.max()))
+    kept = days if valid is None else torch.where(valid, days, low)
+    positions = kept.to(torch.int32) - low
+    values = table.to(narrowest_dtype(bounds)).index_select(0, positions)
+    return FixedColumn(pa.int64(), values, None, bounds)
+
+
+_DAY_PARTS: Final[dict[str, Callable[[torch.Tensor], torch.Tensor]]] = {
+    "year": lambda days: kernels.civil_from_days(days).year,
+    "month": lambda days: kernels.civil_from_days(days).month,
+    "day": lambda days: kernels.civil_from_days(days).day,
+    "quarter": lambda days: kernels.floor_divide(kernels.civil_from_days(days).month + 2, 3),
+    "week": lambda days: kernels.iso_week(days)[1],
+    "isoyear": lambda days: kernels.iso_week(days)[0],
+    "dow": lambda days: torch.remainder(kernels.weekday(days) + 1, 7),
+    "isodow": lambda days: kernels.weekday(days) + 1,
+    "doy": kernels.day_of_year,
+    "decade": lambda days: kernels.floor_divide(kernels.civil_from_days(days).year, 10),
+    "century": lambda days: kernels.floor_divide(kernels.civil_from_days(days).year - 1, 100) + 1,
+    "millennium": lambda days: kernels.floor_divide(kernels.civil_from_days(days).year - 1, 1000) + 1,
+}
+
+
+def _date_part(invocation: Invocation) -> Operand:
+    unit, operand = unit_name(invocation.arguments[0]), invocation.arguments[1]
+    values = plain(column(operand, invocation.rows, invocation.device))
+    assert isinstance(values, FixedColumn)
+    if unit == "epoch":
+        return _epoch(values, invocation.type)
+    days, rest, per_second = split_days(values)
+    if unit in _DAY_PARTS:
+        part = _of_days(days, invocation.valid, _DAY_PARTS[unit])
+        return _as_type(part, invocation)
+    if unit not in _TICKS:
+        raise InvalidRequest(f"an unknown part of a date: {unit}")
+    if rest is None:
+        rest = torch.zeros_like(days, dtype=torch.int64)
+    return _as_type(_time_part(unit, rest, per_second, invocation.type), invocation)
+
+
+def _time_part(unit: str, rest: torch.Tensor, per_second: int, type_: pa.DataType) -> FixedColumn:
+    """Hour, minute, second of the day; smaller units count from the start of the minute, as in PostgreSQL."""
+    if unit in ("hour", "minute"):
+        step = int(_TICKS[unit] * per_second)
+        return FixedColumn(pa.int64(), torch.remainder(kernels.floor_divide(rest, step), 24 if unit == "hour" else 60))
+    in_minute = torch.remainder(rest, 60 * per_second)
+    factor = 1 / (_TICKS[unit] * per_second)
+    if pa.types.is_floating(type_):
+        return FixedColumn(pa.float64(), in_minute.to(torch.float64) * float(factor))
+    if factor >= 1:
+        return FixedColumn(pa.int64(), in_minute * int(factor))
+    return FixedColumn(pa.int64(), kernels.floor_divide(in_minute, int(1 / factor)))
+
+
+def _epoch(values: FixedColumn, type_: pa.DataType) -> FixedColumn:
+    step = step_of(values.type)
+    assert step is not None
+    if pa.types.is_floating(type_):
+        seconds = values.values.to(torch.float64)
+        return FixedColumn(type_, seconds * step.numerator / step.denominator)
+    whole = values.values.to(torch.int64) * step.numerator
+    return FixedColumn(type_, kernels.floor_divide(whole, step.denominator))
+
+
+def _as_type(part: FixedColumn, invocation: Invocation) -> Column:
+    if pa.types.is_floating(invocation.type):
+        dtype = torch.float64 if invocation.type == pa.float64() else torch.float32
+        return FixedColumn(invocation.type, part.values.to(dtype))
+    return FixedColumn(invocation.type, part.values, None, part.bounds)
+
+
+def _date_trunc(invocation: Invocation) -> Operand:
+    unit, operand = unit_name(invocation.arguments[0]), invocation.arguments[1]
+    values = plain(column(operand, invocation.rows, invocation.device))
+    assert isinstance(values, FixedColumn)
+    zone = values.type.tz if pa.types.is_timestamp(values.type) else None
+    if zone is not None and unit in _DAY_UNITS:
+        floored = pc.floor_temporal(column_to_arrow(values), unit=_arrow_unit(unit))
+        return convert_time(column_from_arrow(floored), invocation.type, invocation.valid)
+    if unit in _DAY_UNITS:
+        days, _, _ = split_days(values)
+        first = _of_days(days, invocation.valid, lambda table: kernels.truncate_days(unit, table))
+        return convert_time(FixedColumn(pa.date32(), first.values), invocation.type, invocation.valid)
+    if unit not in _TICKS:
+        raise InvalidRequest(f"an unknown unit of time: {unit}")
+    if pa.types.is_date(values.type):
+        return convert_time(values, invocation.type, invocation.valid)
+    step = _TICKS[unit] * ticks(values.type)
+    if step <= 1:
+        return convert_time(values, invocation.type, invocation.valid)
+    wide = values.values.to(torch.int64)
+    floored_ticks = wide - torch.remainder(wide, int(step))
+    return convert_time(FixedColumn(values.type, floored_ticks), invocation.type, invocation.valid)
+
+
+def _arrow_unit(unit: str) -> str:
+    if unit not in ("day", "week", "month", "quarter", "year"):
+        raise Unsupported(f"date_trunc of a timestamp with time zone to {unit}")
+    return unit
+
+
+def convert_time(values: Column, type_: pa.DataType, valid: torch.Tensor | None) -> Column:
+    """A point in time, time of day or span in another unit: finer exactly, coarser rounded down."""
+    assert isinstance(values, FixedColumn)
+    source, target = step_of(values.type), step_of(type_)
+    if source is None or target is None:
+        raise InvalidRequest(f"a conversion of {values.type} to {type_}")
+    ratio = source / target
+    if ratio == 1:
+        return FixedColumn(type_, values.values, valid, values.bounds)
+    if ratio > 1:
+        return exact.combine("multiply", values, Literal(int(ratio), pa.int64()), type_, valid)
+    coarser = kernels.floor_divide(values.values.to(torch.int64), int(1 / ratio))
+    return exact.checked(FixedColumn(type_, coarser), type_, valid)
+
+
+def temporal_arithmetic(function: str, invocation: Invocation) -> Operand:
+    """Sums and differences with a point in time, time of day, span or interval; spans times or by integers.
+
+    A plain integer beside a date counts days.
+    """
+    left, right = invocation.arguments
+    if is_interval(left.type) and function == "add":
+        left, right = right, left
+    if is_interval(right.type):
+        return _shift(left, right, -1 if function == "subtract" else 1, invocation)
+    if function == "multiply":
+        return exact.combine("multiply", left, right, invocation.type, invocation.valid)
+    if function == "divide":
+        return _divide_span(left, right, invocation)
+    steps = [_step_in_seconds(operand.type) for operand in (left, right)]
+    common = min(steps)
+    first, second = (
+        _scaled(operand, int(step / common), invocation) for operand, step in zip((left, right), steps, strict=True)
+    )
+    total = exact.combine(function, first, second, pa.int64(), invocation.valid)
+    assert isinstance(total, FixedColumn)
+    target = _step_in_seconds(invocation.type)
+    if common >= target:
+        factor = Literal(int(common / target), pa.int64())
+        return exact.combine("multiply", total, factor, invocation.type, invocation.valid)
+    coarser = kernels.floor_divide(total.values.to(torch.int64), int(target / common))
+    return exact.checked(FixedColumn(invocation.type, coarser), invocation.type, invocation.valid)
+
+
+def _divide_span(left: Operand, right: Operand, invocation: Invocation) -> Operand:
+    dividend, divisor = (integers(column(part, invocation.rows, invocation.device)) for part in (left, right))
+    assert isinstance(dividend, torch.Tensor)
+    assert isinstance(divisor, torch.Tensor)
+    by = torch.where(divisor == 0, 1, divisor)
+    return FixedColumn(invocation.type, torch.div(dividend.to(torch.int64), by, rounding_mode="trunc"))
+
+
+def _step_in_seconds(type_: pa.DataType) -> Fraction:
+    step = step_of(type_)
+    if step is None or pa.types.is_decimal(type_):
+        raise InvalidRequest(f"arithmetic on time with {type_}")
+    return Fraction(SECONDS_PER_DAY) if pa.types.is_integer(type_) else step
+
+
+def _scaled(operand: Operand, factor: int, invocation: Invocation) -> Operand:
+    if isinstance(operand, Literal):
+        return Literal(int(operand.value) * factor, pa.int64())
+    if factor == 1:
+        return operand
+    return exact.combine("multiply", operand, Literal(factor, pa.int64()), pa.int64(), invocation.valid)
+
+
+def _shift(operand: Operand, interval: Operand, sign: int, invocation: Invocation) -> Operand:
+    """A point in time moved by an interval: months first, then days, then the rest."""
+    if not isinstance(interval, Literal):
+        raise Unsupported("intervals in a column")
+    months, days, nanoseconds = (sign * part for part in interval.value)
+    values = plain(column(operand, invocation.rows, invocation.device))
+    assert isinstance(values, FixedColumn)
+    if pa.types.is_time(values.type):
+        return _shift_time(values, nanoseconds, invocation)
+    moved: Column = convert_time(values, invocation.type, invocation.valid)
+    if months:
+        moved = _shift_months(moved, months, invocation)
+    step = _step_in_seconds(invocation.type)
+    offset = int((days * SECONDS_PER_DAY + Fraction(nanoseconds, 1_000_000_000)) / step)
+    return exact.combine("add", moved, Literal(offset, pa.int64()), invocation.type, invocation.valid)
+
+
+def _shift_months(values: Column, months: int, invocation: Invocation) -> Column:
+    assert isinstance(values, FixedColumn)
+    days, rest, per_second = split_days(FixedColumn(_without_zone(values.type), values.values))
+    moved = kernels.add_months(days, months)
+    if rest is not None:
+        moved = moved * (per_second * SECONDS_PER_DAY) + rest
+    return exact.checked(FixedColumn(invocation.type, moved), invocation.type, invocation.valid)
+
+
+def _without_zone(type_: pa.DataType) -> pa.DataType:
+    return pa.timestamp(type_.unit) if pa.types.is_timestamp(type_) else type_
+
+
+def _shift_time(values: FixedColumn, nanoseconds: int, invocation: Invocation) -> Column:
+    """Times of day wrap around at midnight."""
+    per_second = ticks(values.type)
+    offset = nanoseconds * per_second // 1_000_000_000
+    moved = torch.remainder(values.values.to(torch.int64) + offset, per_second * SECONDS_PER_DAY)
+    return FixedColumn(invocation.type, moved)
+
+
+def temporal_result_type(left: pa.DataType, right: pa.DataType) -> pa.DataType:
+    """Of a sum or difference: a point and a span give a point, two points their distance."""
+    if is_point_in_time(left) and is_point_in_time(right):
+        if pa.types.is_date(left) and pa.types.is_date(right):
+            return pa.int64()
+        finest = max((type_ for type_ in (left, right) if pa.types.is_timestamp(type_)), key=ticks)
+        return pa.duration(finest.unit)
+    for type_ in (left, right):
+        if is_point_in_time(type_) or pa.types.is_time(type_):
+            return type_
+    return left if pa.types.is_duration(left) else right
+
+
+def _part_type(types: Sequence[pa.DataType]) -> pa.DataType:
+    return pa.int64()
+
+
+def _make_date(invocation: Invocation) -> Operand:
+    year, month, day = (
+        integers(column(operand, invocation.rows, invocation.device)) for operand in invocation.arguments
+    )
+    assert isinstance(year, torch.Tensor)
+    assert isinstance(month, torch.Tensor)
+    assert isinstance(day, torch.Tensor)
+    wanted = kernels.Civil(year.to(torch.int64), month.to(torch.int64), day.to(torch.int64))
+    days = kernels.days_from_civil(wanted)
+    found = kernels.civil_from_days(days)
+    exists = (found.year == wanted.year) & (found.month == wanted.month) & (found.day == wanted.day)
+    if not bool((exists if invocation.valid is None else exists | ~invocation.valid).all()):
+        raise exact.overflow(invocation.type)
+    return exact.checked(FixedColumn(invocation.type, days), invocation.type, invocation.valid)
+
+
+def _last_day(invocation: Invocation) -> Operand:
+    values = plain(column(invocation.arguments[0], invocation.rows, invocation.device))
+    assert isinstance(values, FixedColumn)
+
+    def last(days: torch.Tensor) -> torch.Tensor:
+        year, month, _ = kernels.civil_from_days(days)
+        return kernels.truncate_days("month", days) + kernels.days_in_month(year, month) - 1
+
+    days, _, _ = split_days(values)
+    found = _of_days(days, invocation.valid, last)
+    return convert_time(FixedColumn(pa.date32(), found.values), invocation.type, invocation.valid)
+
+
+FUNCTIONS: Final = (
+    Function("date_part", _part_type, _date_part),
+    Function("date_trunc", lambda types: types[1], _date_trunc),
+    Function("make_date", lambda _: pa.date32(), _make_date),
+    Function("last_day", lambda _: pa.date32(), _last_day),
+)
