@@ -1,28 +1,54 @@
-"""`python -m benchmarks NAME [--scale N] [--quick] [--json FILE]`."""
+"""`python -m benchmarks NAME [--scale N] [--quick] [--json FILE]`; `all` writes `results/DATE.md`."""
 
 from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Sequence
+from datetime import UTC, datetime
 from importlib import import_module
 from pathlib import Path
 
-from benchmarks.figures import report
+from benchmarks.figures import Figure, machine, markdown, report
 
-NAMES = ("answers", "tpch", "join_order", "startup", "bad_input", "cancel")
+NAMES = ("answers", "tpch", "join_order", "startup", "bad_input", "cancel", "ledger")
+ON_A_GPU = ("answers", "tpch")
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
-    parser.add_argument("name", choices=NAMES)
-    parser.add_argument("--scale", type=float, default=None, help="TPC-H scale factor (default: the benchmark's own)")
+    parser.add_argument("name", choices=(*NAMES, "all", "gpu"))
+    parser.add_argument("--scale", type=float, default=None, help="TPC-H scale factor (default 1; 0.1 with --quick)")
     parser.add_argument("--quick", action="store_true", help="a smaller run of the same code")
     parser.add_argument("--json", type=Path, default=None, help="write the figures here")
     options = parser.parse_args()
-    benchmark = import_module(f"benchmarks.{options.name}")
     scale = options.scale if options.scale is not None else (0.1 if options.quick else 1.0)
-    figures = benchmark.run(scale=scale, quick=options.quick)
-    return report(figures, options.json, "python -m benchmarks " + " ".join(sys.argv[1:]))
+    command = "python -m benchmarks " + " ".join(sys.argv[1:])
+    if options.name in ("all", "gpu"):
+        return _run_several(NAMES if options.name == "all" else ON_A_GPU, scale, options.quick, command)
+    return report(_run(options.name, scale, options.quick), options.json, command)
+
+
+def _run(name: str, scale: float, quick: bool) -> list[Figure]:
+    figures: list[Figure] = import_module(f"benchmarks.{name}").run(scale=scale, quick=quick)
+    return figures
+
+
+def _run_several(names: Sequence[str], scale: float, quick: bool, command: str) -> int:
+    now = datetime.now(UTC)
+    sections = [f"# {now:%Y-%m-%d}\n\n{machine()}  \n`{command}`\n"]
+    missed = 0
+    for name in names:
+        sys.stdout.write(f"\n== {name}\n")
+        figures = _run(name, scale, quick)
+        missed |= report(figures, None, command)
+        sections.append(f"## {name}\n\n{markdown(figures)}")
+    folder = Path(__file__).parent / "results"
+    folder.mkdir(exist_ok=True)
+    target = folder / f"{now:%Y-%m-%d}.md"
+    target.write_text("\n".join(sections))
+    sys.stdout.write(f"\nwritten to {target}\n")
+    return missed
 
 
 if __name__ == "__main__":

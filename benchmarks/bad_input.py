@@ -38,7 +38,9 @@ def run(*, scale: float, quick: bool) -> list[Figure]:
         sys.stdout.write(f"{kind:<28} {outcome:<40} {number:>4}\n")
     by_outcome = Counter(outcome["verdict"] for outcome in outcomes)
     return [
-        Figure("bad inputs that became one typed error", by_outcome["typed"], "inputs", goal=count, direction="at least"),
+        Figure(
+            "bad inputs that became one typed error", by_outcome["typed"], "inputs", goal=count, direction="at least"
+        ),
         Figure("crashes", by_outcome["crash"], "inputs", goal=0),
         Figure("hangs", by_outcome["hang"], "inputs", goal=0),
         Figure("answers or foreign errors", by_outcome["answer"] + by_outcome["foreign"], "inputs", goal=0),
@@ -219,7 +221,11 @@ def no_permission(session: Any, path: Path, rng: random.Random) -> None:
 
 
 def unknown_name(session: Any, path: Path, rng: random.Random) -> None:
-    session.sql(rng.choice(["select x from good", "select a from goood", "select good.z from good", "select nofunc(a) from good"])).to_arrow()
+    session.sql(
+        rng.choice(
+            ["select x from good", "select a from goood", "select good.z from good", "select nofunc(a) from good"]
+        )
+    ).to_arrow()
 
 
 def syntax(session: Any, path: Path, rng: random.Random) -> None:
@@ -232,7 +238,12 @@ def ambiguous(session: Any, path: Path, rng: random.Random) -> None:
 
 
 def type_error(session: Any, path: Path, rng: random.Random) -> None:
-    statements = ["select a + c from good where c = 'x'", "select sum(c) from good", "select cast(d as bigint) from good", "select date '2020-13-45'"]
+    statements = [
+        "select a + c from good where c = 'x'",
+        "select sum(c) from good",
+        "select cast(d as bigint) from good",
+        "select date '2020-13-45'",
+    ]
     session.sql(rng.choice(statements)).to_arrow()
 
 
@@ -309,7 +320,9 @@ def deep_plan(session: Any, path: Path, rng: random.Random) -> None:
 
 def deep_sql(session: Any, path: Path, rng: random.Random) -> None:
     depth = rng.choice([10_000, 100_000])
-    shape = rng.choice(["(" * depth + "1" + ")" * depth, "not " * depth + "true", "-" + " -" * depth + "1", "1" + "+(1" * depth])
+    shape = rng.choice(
+        ["(" * depth + "1" + ")" * depth, "not " * depth + "true", "-" + " -" * depth + "1", "1" + "+(1" * depth]
+    )
     session.sql(f"select {shape}").to_arrow()
 
 

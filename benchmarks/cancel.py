@@ -46,7 +46,13 @@ def run(*, scale: float, quick: bool) -> list[Figure]:
         files_left = len(os.listdir("/proc/self/fd")) - files
     acknowledged.sort()
     return [
-        Figure("p99 of the acknowledgement", acknowledged[int(len(acknowledged) * 0.99) - 1], "s", goal=0.5, samples=len(acknowledged)),
+        Figure(
+            "p99 of the acknowledgement",
+            acknowledged[int(len(acknowledged) * 0.99) - 1],
+            "s",
+            goal=0.5,
+            samples=len(acknowledged),
+        ),
         Figure("slowest release of everything", max(released), "s", goal=2.0, samples=count),
         Figure("bytes still reserved", statistics.reserved_bytes, "bytes", goal=0),
         Figure("leaks counted by the node", statistics.leaks, "leaks", goal=0),

@@ -36,7 +36,11 @@ def machine() -> str:
     import torch
 
     model = next(
-        (line.split(":", 1)[1].strip() for line in _read("/proc/cpuinfo").splitlines() if line.startswith("model name")),
+        (
+            line.split(":", 1)[1].strip()
+            for line in _read("/proc/cpuinfo").splitlines()
+            if line.startswith("model name")
+        ),
         platform.processor(),
     )
     memory = next((int(line.split()[1]) >> 20 for line in _read("/proc/meminfo").splitlines() if "MemTotal" in line), 0)
@@ -60,6 +64,19 @@ def report(figures: Sequence[Figure], json_path: Path | None, command: str) -> i
         ]
         json_path.write_text(json.dumps(rows, indent=1) + "\n")
     return 1 if any(figure.holds is False for figure in figures) else 0
+
+
+def markdown(figures: Sequence[Figure]) -> str:
+    """The figures as a table."""
+    lines = ["| figure | value | goal | holds | peers | samples |", "|---|---|---|---|---|---|"]
+    for figure in figures:
+        goal = "" if figure.goal is None else f"{figure.direction} {figure.goal:g}"
+        holds = {None: "", True: "yes", False: "**no**"}[figure.holds]
+        peers = ", ".join(f"{name} {value:,.4g}" for name, value in figure.peers.items())
+        lines.append(
+            f"| {figure.name} | {figure.value:,.4g} {figure.unit} | {goal} | {holds} | {peers} | {figure.samples} |"
+        )
+    return "\n".join(lines) + "\n"
 
 
 def _read(path: str) -> str:

@@ -1,0 +1,44 @@
+"""The I/O scheduler's ledger against what the operating system counted, over all 22 TPC-H queries."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pystachio
+from benchmarks import data
+from benchmarks.figures import Figure
+
+
+def run(*, scale: float, quick: bool) -> list[Figure]:
+    folder = data.tpch(scale)
+    with pystachio.connect(threads=2) as session:
+        for table in data.TABLES:
+            session.register(table, str(folder / f"{table}.parquet"))
+        statements = list(data.queries().values())
+        for sql in statements:
+            session.sql(sql).to_arrow()  # samples and imports are read now
+        ledger = 0
+        before = _bytes_read()
+        for sql in statements:
+            result = session.sql(sql)
+            result.to_arrow()
+            ledger += result.metrics().bytes_read
+        counted = _bytes_read() - before - _bytes_of_counting()
+    return [
+        Figure("bytes of the ledger", ledger, "bytes"),
+        Figure("bytes read by the process, as the kernel counts", counted, "bytes"),
+        Figure("difference", abs(counted - ledger), "bytes", goal=0),
+    ]
+
+
+def _bytes_read() -> int:
+    for line in Path("/proc/self/io").read_text().splitlines():
+        if line.startswith("rchar:"):
+            return int(line.split()[1])
+    raise AssertionError("the kernel does not count")
+
+
+def _bytes_of_counting() -> int:
+    """What reading the counter itself adds."""
+    before = _bytes_read()
+    return _bytes_read() - before
