@@ -74,9 +74,7 @@ class EmbeddedNode:
         execution = execution_settings(settings)
         budgets = _budgets(settings, device)
         self._transfers = transfers
-        self._host = NodeHost(
-            lambda: Node(transfers=transfers, settings=execution, memory=budgets, device=device)
-        )
+        self._host = NodeHost(lambda: Node(transfers=transfers, settings=execution, memory=budgets, device=device))
         self._host.start()
         self._stop = weakref.finalize(self, self._host.stop)
         self._stop.atexit = False

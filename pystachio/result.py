@@ -59,7 +59,9 @@ class Result:
             if self._table is not None:
                 return iter(self._table.to_batches())
             if self._streamed:
-                raise InvalidRequest("the rows of this result were streamed already", hint="collect with to_arrow() first")
+                raise InvalidRequest(
+                    "the rows of this result were streamed already", hint="collect with to_arrow() first"
+                )
             self._streamed = True
         return self._stream()
 
@@ -141,4 +143,3 @@ class Result:
 
     def __repr__(self) -> str:
         return f"<Result {self.plan_id} of {len(self.schema)} columns>"
-

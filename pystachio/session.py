@@ -39,9 +39,7 @@ def connect(
     """
     if address is not None:
         raise Unsupported("sessions on remote nodes", hint="connect() without an address embeds a node here")
-    loaded = configuration.load(
-        config, memory=memory, device=device, threads=threads, spill_dir=spill_dir, **settings
-    )
+    loaded = configuration.load(config, memory=memory, device=device, threads=threads, spill_dir=spill_dir, **settings)
     return Session(loaded.settings)
 
 

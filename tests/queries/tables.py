@@ -15,9 +15,7 @@ WORDS = ["", "a", "A", "apple", "Apple pie", "50%", "under_score", "naÃ¯ve", "æ—
 
 def write_tables(folder: Path) -> None:
     """Write the tables as Parquet files, with several row groups and different encodings."""
-    pq.write_table(
-        facts(5000, seed=1), folder / "facts.parquet", row_group_size=700, write_page_checksum=True
-    )
+    pq.write_table(facts(5000, seed=1), folder / "facts.parquet", row_group_size=700, write_page_checksum=True)
     pq.write_table(dimension(200, seed=2), folder / "dimension.parquet", row_group_size=64, use_dictionary=False)
     pq.write_table(other(300, seed=3), folder / "other.parquet", data_page_version="2.0", compression="zstd")
     pq.write_table(facts(0, seed=4), folder / "nothing.parquet")
@@ -42,17 +40,26 @@ def facts(rows: int, seed: int) -> pa.Table:
         "big": pa.array([maybe(rng.randrange(-(2**62), 2**62)) for _ in range(rows)], pa.int64()),
         "small": pa.array([maybe(rng.randrange(-128, 128)) for _ in range(rows)], pa.int8()),
         "flag": pa.array([maybe(rng.random() < 0.5) for _ in range(rows)], pa.bool_()),
-        "ratio": pa.array([maybe(rng.choice([0.0, -0.5, 1e300, 3.25, rng.random()])) for _ in range(rows)], pa.float64()),
+        "ratio": pa.array(
+            [maybe(rng.choice([0.0, -0.5, 1e300, 3.25, rng.random()])) for _ in range(rows)], pa.float64()
+        ),
         "price": pa.array(
-            [maybe(decimal.Decimal(rng.randrange(-(10**7), 10**7)).scaleb(-2)) for _ in range(rows)], pa.decimal128(15, 2)
+            [maybe(decimal.Decimal(rng.randrange(-(10**7), 10**7)).scaleb(-2)) for _ in range(rows)],
+            pa.decimal128(15, 2),
         ),
         "rate": pa.array([decimal.Decimal(rng.randrange(0, 101)).scaleb(-2) for _ in range(rows)], pa.decimal128(5, 2)),
         "wide": pa.array(
-            [maybe(decimal.Decimal(rng.randrange(-(10**30), 10**30)).scaleb(-5)) for _ in range(rows)], pa.decimal128(38, 5)
+            [maybe(decimal.Decimal(rng.randrange(-(10**30), 10**30)).scaleb(-5)) for _ in range(rows)],
+            pa.decimal128(38, 5),
         ),
-        "day": pa.array([maybe(day + datetime.timedelta(days=rng.randrange(0, 2500))) for _ in range(rows)], pa.date32()),
+        "day": pa.array(
+            [maybe(day + datetime.timedelta(days=rng.randrange(0, 2500))) for _ in range(rows)], pa.date32()
+        ),
         "moment": pa.array(
-            [maybe(datetime.datetime(2001, 1, 1) + datetime.timedelta(seconds=rng.randrange(0, 10**8))) for _ in range(rows)],
+            [
+                maybe(datetime.datetime(2001, 1, 1) + datetime.timedelta(seconds=rng.randrange(0, 10**8)))
+                for _ in range(rows)
+            ],
             pa.timestamp("us"),
         ),
         "word": pa.array([maybe(rng.choice(WORDS)) for _ in range(rows)], pa.string()),
@@ -69,8 +76,12 @@ def dimension(rows: int, seed: int) -> pa.Table:
             "key": pa.array(range(rows), pa.int32()),
             "name": pa.array([rng.choice(WORDS) if rng.random() > 0.05 else None for _ in range(rows)], pa.string()),
             "category": pa.array([rng.randrange(7) for _ in range(rows)], pa.int64()),
-            "weight": pa.array([decimal.Decimal(rng.randrange(10**6)).scaleb(-3) for _ in range(rows)], pa.decimal128(12, 3)),
-            "since": pa.array([datetime.date(1994, 1, 1) + datetime.timedelta(days=17 * i) for i in range(rows)], pa.date32()),
+            "weight": pa.array(
+                [decimal.Decimal(rng.randrange(10**6)).scaleb(-3) for _ in range(rows)], pa.decimal128(12, 3)
+            ),
+            "since": pa.array(
+                [datetime.date(1994, 1, 1) + datetime.timedelta(days=17 * i) for i in range(rows)], pa.date32()
+            ),
         }
     )
 
