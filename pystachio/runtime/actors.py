@@ -120,7 +120,12 @@ class Children:
     ) -> None:
         for task in tuple(self._tasks):
             task.cancel()
-        await self._group.__aexit__(kind, error, traceback)
+        if isinstance(error, asyncio.CancelledError):
+            # Perhaps the group's own way to stop the supervisor after an escalation; the group knows.
+            await self._group.__aexit__(kind, error, traceback)
+        else:
+            # An error of the block is not the group's to wrap.
+            await self._group.__aexit__(None, None, None)
 
     def spawn(self, name: str, create: Callable[[ActorRef[M]], Actor[M]]) -> ActorRef[M]:
         """Start an actor; `create` makes it, and makes it anew for a restart."""
@@ -133,7 +138,7 @@ class Children:
         if ref._task is not None:
             ref._task.cancel()
 
-    def start(self, name: str, body: Coroutine[object, object, None]) -> asyncio.Task[None]:
+    def start(self, name: str, body: Callable[[], Coroutine[object, object, None]]) -> asyncio.Task[None]:
         """Start a task under the same supervision; RESTART is not possible and counts as STOP."""
         return self._own(self._run_task(name, body), name)
 
@@ -167,9 +172,9 @@ class Children:
             ref._ended = True
             ref._fail(ref._asked, None)
 
-    async def _run_task(self, name: str, body: Coroutine[object, object, None]) -> None:
+    async def _run_task(self, name: str, body: Callable[[], Coroutine[object, object, None]]) -> None:
         try:
-            await body
+            await body()
         except Exception as error:
             if self._decide(name, error) is Directive.ESCALATE:
                 raise

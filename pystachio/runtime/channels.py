@@ -195,10 +195,10 @@ class Channel(Generic[T]):
         try:
             await future
         except asyncio.CancelledError:
-            if future.cancelled():
+            if not future.cancelled():
+                self._wake_receiver()  # it was woken for an item that is another's now
+            elif future in self._waiting_receivers:
                 self._waiting_receivers.remove(future)
-            else:
-                self._wake_receiver()
             raise
 
     def _wake_receiver(self) -> None:

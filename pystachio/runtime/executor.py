@@ -153,7 +153,7 @@ class _Execution:
             if self._failure is None and not self._owner.cancelling():
                 raise self._fail(InternalError("a task was cancelled by nobody"), spec.name) from None
             raise
-        except BaseException as error:
+        except (Exception, BaseExceptionGroup, SystemExit, KeyboardInterrupt) as error:
             failure = self._fail(error, spec.name)
             raise failure from failure.__cause__
 

@@ -14,6 +14,7 @@ import torch
 
 from pystachio.errors import InternalError, InvalidRequest
 from pystachio.runtime.node import Node
+from pystachio.runtime.worker_pool import WorkerThread
 
 R = TypeVar("R")
 
@@ -32,6 +33,7 @@ class NodeHost:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._stop: asyncio.Event | None = None
         self._node: Node | None = None
+        self._lock = threading.RLock()  # a collection inside a locked part may call `stop`
         self._pid = os.getpid()
 
     @property
@@ -59,22 +61,28 @@ class NodeHost:
         """
         try:
             self._check_process()
-            if self._loop is None or self._node is None:
-                raise InvalidRequest("the node is not running")
-            return asyncio.run_coroutine_threadsafe(coroutine, self._loop)
+            with self._lock:
+                if self._loop is None or self._node is None:
+                    raise InvalidRequest("the node is not running")
+                return asyncio.run_coroutine_threadsafe(coroutine, self._loop)
         except BaseException:
             coroutine.close()
             raise
 
     def stop(self) -> None:
-        """Cancel every plan, wait for their ends, and end the thread. May be called twice, and in a forked child."""
-        atexit.unregister(self.stop)
+        """Cancel every plan, wait for their ends, and end the thread. May be called twice, and in a forked child.
+
+        On a thread of the node itself (where a garbage collection may drop the last session) it does not wait.
+        """
         if os.getpid() != self._pid or self._thread is None:
             return
-        loop, stop = self._loop, self._stop
-        if loop is not None and stop is not None and not loop.is_closed():
-            loop.call_soon_threadsafe(stop.set)
-        self._thread.join()
+        atexit.unregister(self.stop)
+        with self._lock:
+            if self._loop is not None and self._stop is not None and self._node is not None:
+                self._loop.call_soon_threadsafe(self._stop.set)
+        current = threading.current_thread()
+        if current is not self._thread and not isinstance(current, WorkerThread):
+            self._thread.join()
 
     def _check_process(self) -> None:
         if os.getpid() != self._pid:
@@ -94,12 +102,17 @@ class NodeHost:
             started.set_exception(error)
 
     async def _serve(self, started: concurrent.futures.Future[None]) -> None:
-        self._loop = asyncio.get_running_loop()
-        self._stop = asyncio.Event()
-        async with self._create_node() as self._node:
+        stop = asyncio.Event()
+        async with self._create_node() as node:
+            with self._lock:
+                self._loop, self._stop, self._node = asyncio.get_running_loop(), stop, node
             started.set_result(None)
-            await self._stop.wait()
-            self._node = None
+            try:
+                await stop.wait()
+            finally:
+                # Under the lock: whatever `call` has scheduled by now still runs on the loop, and nothing comes later.
+                with self._lock:
+                    self._node = None
 
 
 def loop_factory() -> Callable[[], asyncio.AbstractEventLoop]:

@@ -116,17 +116,21 @@ class Node:
             resources.push_async_callback(self._transfers.stop)
             self._children = await resources.enter_async_context(Children(self._decide))
             self._ref = self._children.spawn("node", lambda ref: self)
+            resources.push_async_callback(self._end_plans)
             self._resources = resources.pop_all()
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        for plan in tuple(self._plans.values()):
-            plan.ref.tell(CancelPlan())
-        for plan in tuple(self._plans.values()):
-            await plan.handle.wait_ended()
         await self._resources.__aexit__(kind, error, traceback)
+
+    async def _end_plans(self) -> None:
+        running = tuple(self._plans.values())
+        for plan in running:
+            plan.ref.tell(CancelPlan())
+        for plan in running:
+            await plan.handle.wait_ended()
 
     def _open_streams(self) -> StreamFactory:
         if self._device.type == "cuda":

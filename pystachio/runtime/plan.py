@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 
 from pystachio.errors import Cancelled, PystachioError
@@ -15,6 +16,9 @@ from pystachio.runtime.logging import bind_plan
 from pystachio.runtime.memory import Memory
 from pystachio.runtime.metrics import PlanMetrics
 from pystachio.runtime.transfers import TransferService
+
+LAST_JOBS_SECONDS = 1.0
+"""How long the end of a plan waits for work that none of its tasks awaits, before it counts as a leak."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +78,8 @@ class PlanHandle:
 
     def cancel(self) -> None:
         """Ask the plan to end, from any thread; `wait` then raises Cancelled unless it had ended before."""
-        self._loop.call_soon_threadsafe(self._cancel_nowait)
+        with suppress(RuntimeError):  # the loop is closed: every plan has ended
+            self._loop.call_soon_threadsafe(self._cancel_nowait)
 
     def done(self) -> bool:
         return self._ended.done()
@@ -107,14 +112,17 @@ class PlanActor:
         self._transfers = transfers
         self._report = report
         self._execution: asyncio.Task[None] | None = None
+        self._is_executing = False
+        self._is_cancelled = False
 
     async def receive(self, message: PlanMessage) -> None:
         entry = self._scope.entry
         match message:
             case StartPlan(build=build):
-                self._execution = self._children.start(f"{entry.plan_id}/graph", self._execute(build))
+                self._execution = self._children.start(entry.plan_id, lambda: self._execute(build))
             case CancelPlan():
-                if self._execution is not None:
+                self._is_cancelled = True
+                if self._execution is not None and self._is_executing:
                     self._execution.cancel()
             case SetPriority(priority=priority):
                 entry.priority = priority
@@ -122,18 +130,31 @@ class PlanActor:
                 self._memory.rank_changed()
 
     async def _execute(self, build: BuildGraph) -> None:
+        entry = self._scope.entry
+        bind_plan(entry.plan_id)
+        error = await self._run(build)
+        self._is_executing = False
+        self._transfers.close_plan(entry.plan_id)
+        with suppress(TimeoutError):
+            # The client may be converting what it took; what is left after that was started by nobody's task.
+            async with asyncio.timeout(LAST_JOBS_SECONDS):
+                await entry.wait_idle()
+        left = self._memory.release_plan(entry)
+        self._report(PlanEnded(entry.plan_id, error, left, entry.external))
+
+    async def _run(self, build: BuildGraph) -> PystachioError | None:
+        """The graph from start to end; every way to end is a value."""
         plan_id = self._scope.identity.plan_id
-        bind_plan(plan_id)
-        error: PystachioError | None = None
+        if self._is_cancelled:
+            return Cancelled("the plan was cancelled", plan_id=plan_id)
+        # A task that is cancelled before its first step never runs, and its end would never be reported.
+        self._is_executing = True
         try:
             await run_graph(self._scope, build)
-        except PystachioError as failure:
-            error = failure
         except asyncio.CancelledError:
-            error = Cancelled("the plan was cancelled", plan_id=plan_id)
-        except BaseException as unexpected:
-            error = typed_error(unexpected, plan_id=plan_id, operator=None, memory=self._scope.memory_budget)
-        finally:
-            self._transfers.close_plan(plan_id)
-            left = self._memory.release_plan(self._scope.entry)
-            self._report(PlanEnded(plan_id, error, left, self._scope.entry.external))
+            return Cancelled("the plan was cancelled", plan_id=plan_id)
+        except PystachioError as failure:
+            return failure
+        except Exception as unexpected:
+            return typed_error(unexpected, plan_id=plan_id, operator=None, memory=self._scope.memory_budget)
+        return None

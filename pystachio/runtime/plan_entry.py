@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 
 
@@ -16,7 +17,7 @@ class PlanEntry:
     stands still waits for memory or for nothing. Loop thread only.
     """
 
-    __slots__ = ("_when_idle", "external", "plan_id", "priority", "progress", "sequence")
+    __slots__ = ("_idle", "_when_idle", "external", "plan_id", "priority", "progress", "sequence")
 
     def __init__(self, plan_id: str, priority: int, sequence: int, when_idle: Callable[[], None] | None = None) -> None:
         self.plan_id = plan_id
@@ -25,6 +26,7 @@ class PlanEntry:
         self.external = 0
         self.progress = 0
         self._when_idle = when_idle
+        self._idle: asyncio.Event | None = None
 
     def begin_external(self) -> None:
         self.external += 1
@@ -32,5 +34,14 @@ class PlanEntry:
     def end_external(self) -> None:
         self.external -= 1
         self.progress += 1
-        if self.external == 0 and self._when_idle is not None:
-            self._when_idle()
+        if self.external == 0:
+            if self._when_idle is not None:
+                self._when_idle()
+            if self._idle is not None:
+                self._idle.set()
+
+    async def wait_idle(self) -> None:
+        """Until no external work is left; for the end of the plan, when nothing new can start."""
+        if self.external:
+            self._idle = asyncio.Event()
+            await self._idle.wait()

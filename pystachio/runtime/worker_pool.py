@@ -79,6 +79,10 @@ class _PlanQueue:
         self.turn = 0
 
 
+class WorkerThread(threading.Thread):
+    """A thread of a worker pool: whoever runs on it must not wait for the pool to close."""
+
+
 class WorkerPool:
     """`workers` daemon threads, each with one torch thread: parallelism comes from jobs, intra-op threads only contend.
 
@@ -100,8 +104,10 @@ class WorkerPool:
         self._queued = 0
         self._running = 0
         self._finished = 0
+        self._working = workers
+        self._all_ended = asyncio.Event()
         self._threads = [
-            threading.Thread(target=self._work, name=f"{name}-{index}", daemon=True) for index in range(workers)
+            WorkerThread(target=self._work, name=f"{name}-{index}", daemon=True) for index in range(workers)
         ]
         for thread in self._threads:
             thread.start()
@@ -142,14 +148,22 @@ class WorkerPool:
             self._queued = 0
         for _ in self._threads:
             self._tokens.put(None)
-        await self._loop.run_in_executor(None, self._join)
-
-    def _join(self) -> None:
+        await self._all_ended.wait()
         for thread in self._threads:
             thread.join()
 
     def _work(self) -> None:
         torch.set_num_threads(1)
+        self._run_jobs()
+        # Told to the loop, not joined by an executor's thread: at the interpreter's exit executors are closed already.
+        self._loop.call_soon_threadsafe(self._worker_ended)
+
+    def _worker_ended(self) -> None:
+        self._working -= 1
+        if self._working == 0:
+            self._all_ended.set()
+
+    def _run_jobs(self) -> None:
         while True:
             self._tokens.get()
             job = self._take()

@@ -138,7 +138,7 @@ def test_leaving_the_block_ends_every_child() -> None:
 
         async with Children(always(Directive.ESCALATE)) as children:
             ref = spawn(children)
-            children.start("task", wait())
+            children.start("task", wait)
             await asyncio.sleep(1)
         assert ended == ["task"]
         with pytest.raises(InternalError):
@@ -153,7 +153,7 @@ def test_a_task_that_crashes_is_decided_about_too() -> None:
             raise ValueError("crash")
 
         async with Children(always(Directive.STOP)) as children:
-            task = children.start("task", crash())
+            task = children.start("task", crash)
             sibling = spawn(children)
             await task
             assert await sibling.ask(Total) == 0
@@ -171,5 +171,18 @@ def test_a_stopped_child_fails_those_who_wait_for_its_answer() -> None:
             children.stop(ref)
             with pytest.raises(InternalError, match="ended"):
                 await waiting
+
+    virtual_time.run(main())
+
+
+def test_an_error_of_the_block_itself_stays_what_it_is() -> None:
+    async def main() -> None:
+        async def supervise() -> None:
+            async with Children(always(Directive.ESCALATE)) as children:
+                spawn(children)
+                raise LookupError("mine")
+
+        with pytest.raises(LookupError, match="mine"):
+            await supervise()
 
     virtual_time.run(main())

@@ -307,9 +307,10 @@ def test_nothing_is_lost_or_doubled(
         for task in random.sample(producing + consuming, min(cancelled, len(producing + consuming))):
             asyncio.get_running_loop().call_later(random.random() * 0.05, task.cancel)
         consuming.append(started(consume(staying)))
-        await asyncio.gather(*producing, return_exceptions=True)
+        outcomes = await asyncio.gather(*producing, return_exceptions=True)
         channel.close()
-        await asyncio.gather(*consuming, return_exceptions=True)
+        outcomes += await asyncio.gather(*consuming, return_exceptions=True)
+        assert all(outcome is None or isinstance(outcome, asyncio.CancelledError) for outcome in outcomes)
         assert len(received) == len(set(received))
         # A sender that is cancelled between the admission and its next step has sent without knowing.
         assert set(sent) <= set(received)
