@@ -88,9 +88,14 @@ class RowGroupDecoder:
         except (pa.ArrowException, OSError, ValueError) as error:
             raise DataError(f"cannot open the Parquet file: {file.path}: {error}") from error
 
-    def decode(self, column: int, dictionary: SharedDictionary | None = None) -> Column:
-        """All rows of a column of the file. DataError names the place when the bytes are not what the footer says."""
-        chunks = self._read(column)
+    def decode(
+        self, column: int, dictionary: SharedDictionary | None = None, *, first_rows: int | None = None
+    ) -> Column:
+        """All rows of a column of the file, or the first few of its first row group.
+
+        DataError names the place when the bytes are not what the footer says.
+        """
+        chunks = self._read(column, self._rows if first_rows is None else min(first_rows, self._rows))
         try:
             parts = [_column(chunk, dictionary) for chunk in chunks]
         except DataError as error:
@@ -99,11 +104,9 @@ class RowGroupDecoder:
             raise DataError(f"corrupt column: {self._place(column)}: {error}") from error
         return concat(parts)
 
-    def _read(self, column: int) -> list[pa.Array]:
-        leaf = self._file.fields[column].leaf
+    def _read(self, column: int, rows: int) -> list[pa.Array]:
         try:
-            table = self._reader.read_row_groups(self._groups, column_indices=[leaf], use_threads=False)
-            decoded = table.column(0)
+            decoded = self._decoded(self._file.fields[column].leaf, rows)
             decoded.validate()
         except PystachioError as error:
             raise DataError(f"{error.message}: {self._place(column)}") from error
@@ -115,16 +118,22 @@ class RowGroupDecoder:
             ) from error
         except (pa.ArrowException, OSError, ValueError, TypeError, OverflowError) as error:
             raise DataError(f"cannot decode the column: {self._place(column)}: {error}") from error
-        if len(decoded) != self._rows:
+        if len(decoded) != rows:
             raise DataError(
                 f"a column has another number of values than its row group has rows: {self._place(column)}: "
-                f"{len(decoded)} instead of {self._rows}"
+                f"{len(decoded)} instead of {rows}"
             )
         expected = self._file.fields[column].type
         chunks = [_storage(chunk) for chunk in decoded.chunks] or [pa.array([], expected)]
         if any(normalise_type(chunk.type) != expected for chunk in chunks):
             raise DataError(f"a column decodes as {chunks[0].type} instead of {expected}: {self._place(column)}")
         return chunks
+
+    def _decoded(self, leaf: int | None, rows: int) -> pa.ChunkedArray:
+        if rows == self._rows:
+            return self._reader.read_row_groups(self._groups, column_indices=[leaf], use_threads=False).column(0)
+        batches = self._reader.iter_batches(rows, row_groups=self._groups[:1], column_indices=[leaf], use_threads=False)
+        return pa.chunked_array([next(batches).column(0)])
 
     def _place(self, column: int) -> str:
         groups = self._groups[0] if len(self._groups) == 1 else self._groups

@@ -8,7 +8,9 @@ was added.
 from __future__ import annotations
 
 import threading
+from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import torch
@@ -74,15 +76,15 @@ class SharedDictionary:
                 self._current = dictionary_from_arrow(grown)
                 codes = pc.index_in(values, value_set=grown)
             dictionary = self._current
-        narrow = _code_dtype(len(dictionary))
-        return torch.from_numpy(codes.to_numpy(zero_copy_only=False)).to(narrow), dictionary
+        narrow = codes.to_numpy(zero_copy_only=False).astype(_code_dtype(len(dictionary)))
+        return torch.from_numpy(narrow), dictionary
 
 
 def _empty(values: pa.Array) -> pa.Array:
     return pa.array([], values.type)
 
 
-def _code_dtype(size: int) -> torch.dtype:
+def _code_dtype(size: int) -> type[np.signedinteger[Any]]:
     if size <= 1 << 7:
-        return torch.int8
-    return torch.int16 if size <= 1 << 15 else torch.int32
+        return np.int8
+    return np.int16 if size <= 1 << 15 else np.int32

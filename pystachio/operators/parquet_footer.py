@@ -108,11 +108,7 @@ def parse_footer(version: FileVersion, footer: bytes) -> ParquetFile:
     rows = tuple(metadata.row_group(i).num_rows for i in range(metadata.num_row_groups))
     if any(count < 0 for count in rows) or sum(rows) != metadata.num_rows:
         raise DataError(f"the Parquet footer's row counts contradict each other: {version.path}: {metadata.num_rows}")
-    fields = parquet_fields(schema)
-    for group in range(len(rows)):
-        if metadata.row_group(group).num_columns != metadata.num_columns:
-            raise DataError(f"the Parquet footer lacks columns: {version.path}, row group {group}")
-    return ParquetFile(version, metadata, version.size - len(footer), fields, rows)
+    return ParquetFile(version, metadata, footer, version.size - len(footer), parquet_fields(schema), rows)
 
 
 def _parse(version: FileVersion, footer: bytes) -> tuple[pq.FileMetaData, pa.Schema]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import struct
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -11,13 +12,17 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from pystachio.operators.parquet_chunks import ChunkDescription
+
 Statistic = int | float | bytes
 """An integer-like value as in `expressions.Literal`, a float, or the bytes of a string (UTF-8 order is SQL's order)."""
 
-Encode = Callable[[Any], Statistic | None]
-"""From a footer's raw value to a statistic; None for a value that proves nothing."""
+Encode = Callable[[bytes], Statistic | None]
+"""From Parquet's plain encoding to a statistic; None for bytes that prove nothing."""
 
 _TIME_UNITS = {"milliseconds": "ms", "microseconds": "us", "nanoseconds": "ns"}
+_INTEGER_BYTES = {"BOOLEAN": 1, "INT32": 4, "INT64": 8}
+_FLOATS = {"FLOAT": struct.Struct("<f"), "DOUBLE": struct.Struct("<d")}
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,57 +37,86 @@ class ChunkStatistics:
     nulls: int | None
 
 
-UNKNOWN = ChunkStatistics(None, None, None)
+@dataclass(frozen=True, slots=True)
+class StatisticsReader:
+    """How to read the statistics of one column; `signed` types may use the deprecated fields of old writers."""
+
+    encode: Encode
+    signed: bool
+
+    def read(self, chunk: ChunkDescription) -> ChunkStatistics:
+        """What the footer says about a chunk of the column, as far as it is credible."""
+        nulls = chunk.nulls if chunk.nulls is not None and 0 <= chunk.nulls <= chunk.values else None
+        raw_low, raw_high = chunk.low, chunk.high
+        if raw_low is None and raw_high is None and self.signed:
+            raw_low, raw_high = chunk.legacy_low, chunk.legacy_high
+        if raw_low is None or raw_high is None:
+            return ChunkStatistics(None, None, nulls)
+        low, high = self.encode(raw_low), self.encode(raw_high)
+        if low is None or high is None or low > high:  # type: ignore[operator]
+            return ChunkStatistics(None, None, nulls)
+        return ChunkStatistics(low, high, nulls)
 
 
-def chunk_statistics(chunk: pq.ColumnChunkMetaData, encode: Encode) -> ChunkStatistics:
-    """What the footer says about a chunk. Arrow has already dropped statistics that their writer got wrong."""
-    raw = chunk.statistics
-    if raw is None:
-        return UNKNOWN
-    nulls = raw.null_count if raw.has_null_count and 0 <= raw.null_count <= chunk.num_values else None
-    if not raw.has_min_max:
-        return ChunkStatistics(None, None, nulls)
-    low, high = encode(raw.min_raw), encode(raw.max_raw)
-    if low is None or high is None or low > high:  # type: ignore[operator]
-        return ChunkStatistics(None, None, nulls)
-    return ChunkStatistics(low, high, nulls)
-
-
-def statistics_encoder(type_: pa.DataType, column: pq.ColumnSchema) -> Encode:
-    """How to read the statistics of a column of normalised `type_`; doubtful types have none."""
+def statistics_reader(type_: pa.DataType, column: pq.ColumnSchema) -> StatisticsReader:
+    """For a column of normalised `type_`; types whose order or unit is uncertain have no statistics."""
+    physical = column.physical_type
     if pa.types.is_string(type_) or pa.types.is_binary(type_):
-        return _bytes if column.physical_type == "BYTE_ARRAY" else _nothing
-    if pa.types.is_float32(type_) or pa.types.is_float64(type_):
-        return _float
-    if pa.types.is_unsigned_integer(type_):
-        modulus = 1 << type_.bit_width
-        return lambda raw: raw % modulus if isinstance(raw, int) else None
-    if pa.types.is_boolean(type_) or pa.types.is_date32(type_) or pa.types.is_signed_integer(type_):
-        return _integer
+        return StatisticsReader(_same if physical == "BYTE_ARRAY" else _nothing, signed=False)
+    if physical in _FLOATS and pa.types.is_floating(type_):
+        return StatisticsReader(_float(_FLOATS[physical]), signed=True)
+    if pa.types.is_decimal(type_) and physical in ("BYTE_ARRAY", "FIXED_LEN_BYTE_ARRAY"):
+        credible = json.loads(column.logical_type.to_json()).get("scale") == type_.scale
+        return StatisticsReader(_big_endian if credible else _nothing, signed=False)
+    width = _INTEGER_BYTES.get(physical)
+    if width is None or not _is_stored_as_is(type_, column):
+        return StatisticsReader(_nothing, signed=False)
+    signed = not (pa.types.is_unsigned_integer(type_) or pa.types.is_boolean(type_))
+    modulus = None if signed else 1 << type_.bit_width
+    return StatisticsReader(_little_endian(width, modulus), signed=signed)
+
+
+def _is_stored_as_is(type_: pa.DataType, column: pq.ColumnSchema) -> bool:
+    """Whether the number in the file is the literal's: same unit, same scale."""
+    if pa.types.is_boolean(type_) or pa.types.is_date32(type_) or pa.types.is_integer(type_):
+        return True
     logical = json.loads(column.logical_type.to_json())
     if pa.types.is_decimal(type_):
-        return _scaled if logical.get("scale") == type_.scale else _nothing
+        return bool(logical.get("scale") == type_.scale)
     if pa.types.is_timestamp(type_) or pa.types.is_time(type_):
-        return _integer if _TIME_UNITS.get(logical.get("timeUnit")) == type_.unit else _nothing
-    return _nothing
+        return bool(_TIME_UNITS.get(logical.get("timeUnit")) == type_.unit)
+    return False
 
 
-def _nothing(raw: Any) -> None:
+def _nothing(raw: bytes) -> None:
     return None
 
 
-def _bytes(raw: Any) -> bytes | None:
-    return raw if isinstance(raw, bytes) else None
+def _same(raw: bytes) -> bytes:
+    return raw
 
 
-def _float(raw: Any) -> float | None:
-    return raw if isinstance(raw, float) and not math.isnan(raw) else None
+def _float(layout: struct.Struct) -> Encode:
+    def encode(raw: bytes) -> float | None:
+        if len(raw) != layout.size:
+            return None
+        value: float = layout.unpack(raw)[0]
+        return None if math.isnan(value) else value
+
+    return encode
 
 
-def _integer(raw: Any) -> int | None:
-    return int(raw) if isinstance(raw, int) else None
+def _little_endian(width: int, modulus: int | None) -> Encode:
+    """`modulus`: of unsigned types, which may be narrower than what they are stored in."""
+
+    def encode(raw: bytes) -> int | None:
+        if len(raw) != width:
+            return None
+        number = int.from_bytes(raw, "little", signed=True)
+        return number if modulus is None else number % modulus
+
+    return encode
 
 
-def _scaled(raw: Any) -> int | None:
-    return int.from_bytes(raw, "big", signed=True) if isinstance(raw, bytes) else _integer(raw)
+def _big_endian(raw: bytes) -> int | None:
+    return int.from_bytes(raw, "big", signed=True) if raw else None

@@ -16,8 +16,9 @@ import pyarrow.parquet as pq
 from pystachio.errors import DataError, Unsupported
 from pystachio.operators.batch import Field, Schema
 from pystachio.operators.column import normalise_type
+from pystachio.operators.parquet_chunks import ChunkDescription, describe_chunks
 from pystachio.operators.parquet_dictionary import SharedDictionary
-from pystachio.operators.parquet_statistics import ChunkStatistics, Encode, chunk_statistics, statistics_encoder
+from pystachio.operators.parquet_statistics import ChunkStatistics, statistics_reader
 
 FIRST_DATA_BYTE = 4
 """A Parquet file begins with the four bytes PAR1."""
@@ -57,21 +58,28 @@ class ParquetField:
 
 @dataclass(frozen=True, slots=True)
 class ColumnChunk:
-    """The bytes of one column in one row group: `length` bytes from `offset`, `decoded` bytes when decompressed."""
+    """The bytes of one column in one row group: `length` bytes from `offset`, `decoded` bytes when decompressed.
+
+    `coded`: it has a dictionary, and no page is known to be without codes. `text_bytes`: of all its strings, if known.
+    """
 
     offset: int
     length: int
     decoded: int
     has_dictionary: bool
+    coded: bool
+    text_bytes: int | None
     statistics: ChunkStatistics
 
 
 @dataclass(eq=False)
 class ParquetFile:
-    """One file version with its footer; `data_end` is the offset of the footer. Immutable but for its caches."""
+    """One file version with its footer: as pyarrow decodes by it (`metadata`), and its bytes, which begin at the file's
+    offset `data_end`. Immutable but for its caches."""
 
     version: FileVersion
     metadata: pq.FileMetaData
+    footer: bytes = field(repr=False)
     data_end: int
     fields: tuple[ParquetField, ...]
     row_group_rows: tuple[int, ...]
@@ -102,32 +110,39 @@ class ParquetFile:
         """The column's chunk in each row group. DataError when the footer's numbers do not fit the file."""
         chunks = self._chunks.get(column)
         if chunks is None:
-            described = self.fields[column]
-            if described.leaf is None:
-                raise Unsupported(f"reading the nested column {described.name!r} of {self.path}")
-            encode = statistics_encoder(described.type, self.metadata.schema.column(described.leaf))
-            groups = range(len(self.row_group_rows))
-            chunks = tuple(self._chunk(column, described.leaf, group, encode) for group in groups)
+            field_ = self.fields[column]
+            if field_.leaf is None:
+                raise Unsupported(f"reading the nested column {field_.name!r} of {self.path}")
+            reader = statistics_reader(field_.type, self.metadata.schema.column(field_.leaf))
+            described = enumerate(self._descriptions[field_.leaf])
+            chunks = tuple(self._chunk(column, group, raw, reader.read(raw)) for group, raw in described)
             self._chunks[column] = chunks
         return chunks
 
-    def _chunk(self, column: int, leaf: int, group: int, encode: Encode) -> ColumnChunk:
-        raw = self.metadata.row_group(group).column(leaf)
-        offset = raw.data_page_offset
-        if raw.has_dictionary_page and 0 < raw.dictionary_page_offset < offset:
-            offset = raw.dictionary_page_offset
-        length, decoded = raw.total_compressed_size, raw.total_uncompressed_size
+    @cached_property
+    def _descriptions(self) -> list[list[ChunkDescription]]:
+        """By primitive column and row group."""
+        return describe_chunks(self.path, self.footer, self.metadata.num_columns)
+
+    def _chunk(self, column: int, group: int, raw: ChunkDescription, statistics: ChunkStatistics) -> ColumnChunk:
+        offset, has_dictionary = raw.data_offset, False
+        if raw.dictionary_offset is not None and 0 < raw.dictionary_offset < offset:
+            offset, has_dictionary = raw.dictionary_offset, True
+        length = raw.length
         if self.metadata.created_by.startswith(_PADDED_WRITER):
             length = min(length + _PADDING, self.data_end - offset)
         inside = offset >= FIRST_DATA_BYTE and length >= 0 and offset + length <= self.data_end
-        plausible = 0 <= decoded <= _MOST_PLAUSIBLE_RATIO * (length + 1)
-        if not (inside and plausible and raw.num_values == self.row_group_rows[group]):
+        plausible = 0 <= raw.decoded <= _MOST_PLAUSIBLE_RATIO * (length + 1)
+        leaf = self.fields[column].leaf
+        typed = raw.physical_type == self.metadata.schema.column(leaf).physical_type
+        if not (inside and plausible and typed and raw.values == self.row_group_rows[group]):
             raise DataError(
                 f"the Parquet footer contradicts the file: {self.place(group, column)}: offset {offset}, "
-                f"length {length}, decoded {decoded}, values {raw.num_values} of {self.row_group_rows[group]} rows, "
-                f"file of {self.size} bytes"
+                f"length {length}, decoded {raw.decoded}, values {raw.values} of {self.row_group_rows[group]} rows, "
+                f"type {raw.physical_type}, file of {self.size} bytes"
             )
-        return ColumnChunk(offset, length, decoded, raw.has_dictionary_page, chunk_statistics(raw, encode))
+        coded = has_dictionary and raw.coded is not False
+        return ColumnChunk(offset, length, raw.decoded, has_dictionary, coded, raw.text_bytes, statistics)
 
     def place(self, group: int | Sequence[int], column: int | None = None) -> str:
         """Where in the file, for messages."""
@@ -184,7 +199,7 @@ class Table:
             return True
         name = self.schema[column].name
         chunks = [chunk for file in self.files for chunk in file.chunks(file.positions[name])]
-        if not all(chunk.has_dictionary for chunk in chunks if chunk.decoded):
+        if not all(chunk.coded for chunk in chunks if chunk.decoded):
             return False
         return sum(chunk.decoded for chunk in chunks) <= _MOST_CODE_BYTES * self.rows
 

@@ -1,0 +1,114 @@
+"""How many distinct values a column has, from what its Parquet footer says about sizes and ranges.
+
+A dictionary-encoded chunk of n values with d distinct ones of w bytes takes d * w bytes of dictionary and
+n * ceil(log2 d) bits of codes. The footer gives the sum, and d follows. How far the chunks' values are the same values
+follows from how their ranges overlap.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import pyarrow as pa
+
+from pystachio.operators.table import ColumnChunk
+
+_LENGTH_BYTES = 4
+_PLAIN = 1.02
+"""A chunk that takes this multiple of its plain size has fallen back from its dictionary."""
+
+_UNIQUE = 0.98
+_UNIQUE_DOMAIN = 8
+"""Where nearly all values of a chunk differ, it tells only that the domain is some times larger."""
+
+
+def distinct_from_chunks(chunks: Sequence[tuple[ColumnChunk, int]], type_: pa.DataType) -> float | None:
+    """Distinct non-NULL values of a column given as its chunks and their rows; None when the footer does not tell."""
+    known = [(chunk, rows) for chunk, rows in chunks if rows and chunk.statistics.nulls != rows]
+    if not known:
+        return 0.0 if all(chunk.statistics.nulls == rows for chunk, rows in chunks) else None
+    if pa.types.is_boolean(type_):
+        return 2.0
+    domains = [_chunk_domain(chunk, rows, type_) for chunk, rows in known]
+    if any(domain is None for domain in domains):
+        return None
+    total = sum(domain for domain in domains if domain is not None) / overlap([chunk for chunk, _ in known])
+    return min(total, *_limits(known, type_))
+
+
+def overlap(chunks: Sequence[ColumnChunk]) -> float:
+    """In how many chunks' ranges a value of the column lies on average: 1 for a sorted column, up to their number."""
+    ranges = [(c.statistics.low, c.statistics.high) for c in chunks if isinstance(c.statistics.low, int | float)]
+    if len(ranges) < len(chunks):
+        return float(len(chunks))
+    span = float(max(high for _, high in ranges) - min(low for low, _ in ranges))
+    if not span or math.isinf(span):
+        return float(len(chunks))
+    return min(float(len(chunks)), max(1.0, float(sum(high - low for low, high in ranges)) / span))
+
+
+def value_span(chunks: Sequence[ColumnChunk]) -> int | None:
+    """Integers in the range of an integer-like column; None when a chunk's range is unknown."""
+    if not chunks or not all(isinstance(chunk.statistics.low, int) for chunk in chunks):
+        return None
+    return int(max(c.statistics.high for c in chunks) - min(c.statistics.low for c in chunks)) + 1
+
+
+def _limits(known: Sequence[tuple[ColumnChunk, int]], type_: pa.DataType) -> list[float]:
+    limits = [float(sum(rows for _, rows in known))]
+    span = value_span([chunk for chunk, _ in known])
+    return limits if span is None else [*limits, float(span)]
+
+
+def _chunk_domain(chunk: ColumnChunk, rows: int, type_: pa.DataType) -> float | None:
+    """How many values the chunk's were drawn from, given how many different ones it holds."""
+    width = _width(chunk, rows, type_)
+    if not chunk.has_dictionary or width is None:
+        return None
+    if not chunk.coded or (chunk.decoded >= _PLAIN * rows * width and not _is_text(type_)):
+        return float(_UNIQUE_DOMAIN * rows)
+    return _domain(_distinct_in_chunk(chunk.decoded, rows, width), rows)
+
+
+def _distinct_in_chunk(nbytes: int, rows: int, width: float) -> float:
+    """The largest d with d * width + rows * ceil(log2 d) / 8 <= nbytes, by bisection."""
+    low, high = 1, rows
+    while low < high:
+        middle = (low + high + 1) // 2
+        bits = max(0, (middle - 1).bit_length())
+        if middle * width + rows * bits / 8 <= nbytes:
+            low = middle
+        else:
+            high = middle - 1
+    return float(low)
+
+
+def _domain(distinct: float, rows: int) -> float:
+    """The number of equally frequent values of which `rows` draws show `distinct` (the inverse of Cardenas 1975)."""
+    if distinct >= _UNIQUE * rows:
+        return float(_UNIQUE_DOMAIN * distinct)
+    low, high = distinct, 64.0 * rows
+    for _ in range(40):
+        middle = math.sqrt(low * high)
+        if -middle * math.expm1(rows * math.log1p(-1.0 / max(middle, 1.0 + 1e-9))) < distinct:
+            low = middle
+        else:
+            high = middle
+    return low
+
+
+def _is_text(type_: pa.DataType) -> bool:
+    return bool(pa.types.is_string(type_) or pa.types.is_binary(type_))
+
+
+def _width(chunk: ColumnChunk, rows: int, type_: pa.DataType) -> float | None:
+    """Bytes of a value in the dictionary page; a string's length is guessed when the footer does not say."""
+    if _is_text(type_):
+        low, high = chunk.statistics.low, chunk.statistics.high
+        if chunk.text_bytes is not None and chunk.text_bytes >= 0:
+            return _LENGTH_BYTES + chunk.text_bytes / rows
+        return None if low is None else _LENGTH_BYTES + (len(low) + len(high)) / 2
+    if pa.types.is_decimal(type_):
+        return 4.0 if type_.precision <= 9 else 8.0 if type_.precision <= 18 else 16.0
+    return max(4.0, int(type_.bit_width) / 8)

@@ -1,0 +1,173 @@
+"""What the planner knows about tables: sizes and ranges from footers, and predicates tried on a sample.
+
+Everything is derived from immutable file versions and kept for as long as they are in use.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from pystachio.errors import PystachioError
+from pystachio.operators.batch import Batch, column_nbytes
+from pystachio.operators.column import Column
+from pystachio.operators.evaluate import select
+from pystachio.operators.expressions import Expression, ScalarSubquery, walk
+from pystachio.operators.table import ColumnChunk, FileVersion, Table
+from pystachio.planner.cardinality import ColumnFacts
+from pystachio.planner.distinct import distinct_from_chunks
+from pystachio.planner.sample import SAMPLE_ROWS, Fetch, SampledGroup, choose_groups, read_column
+
+_SAMPLE_CACHE_BYTES = 64 << 20
+_TABLES = 256
+_NO_MATCH = 0.5
+"""Rows that count as matching when none of the sample's did."""
+
+
+@dataclass(frozen=True, slots=True)
+class ColumnStatistics:
+    """`low` and `high` in the encoding of `operators.parquet_statistics` (None: unknown), `nulls` rows that are NULL
+    (None: unknown), estimated `distinct` values (None: unknown), and bytes per value in the file, uncompressed."""
+
+    low: int | float | bytes | None
+    high: int | float | bytes | None
+    nulls: int | None
+    distinct: float | None
+    average_bytes: float
+
+
+@dataclass(frozen=True, slots=True)
+class TableStatistics:
+    """`columns` by position in the table's schema; None for nested columns."""
+
+    rows: int
+    columns: tuple[ColumnStatistics | None, ...]
+
+
+Version = tuple[FileVersion, ...]
+
+
+class StatisticsCache:
+    """Statistics and samples by file version. Safe for several threads; blocking, so never on the node's loop."""
+
+    def __init__(self, fetch: Fetch, *, sample_rows: int = SAMPLE_ROWS) -> None:
+        self._fetch = fetch
+        self._sample_rows = sample_rows
+        self._lock = threading.Lock()
+        self._columns: OrderedDict[Version, dict[int, ColumnStatistics]] = OrderedDict()
+        self._groups: OrderedDict[Version, tuple[SampledGroup, ...]] = OrderedDict()
+        self._samples: OrderedDict[tuple[Version, int], Column] = OrderedDict()
+        self._sample_bytes = 0
+
+    def statistics(self, table: Table) -> TableStatistics:
+        """Everything the footers tell. DataError when they contradict their files."""
+        nested = [pa.types.is_nested(field.type) for field in table.schema]
+        columns = (None if nested[i] else self.column(table, i) for i in range(len(table.schema)))
+        return TableStatistics(table.rows, tuple(columns))
+
+    def column(self, table: Table, column: int) -> ColumnStatistics:
+        """One column's; the first call for a file version walks its footers."""
+        with self._lock:
+            known = self._columns.setdefault(table.version, {})
+            self._columns.move_to_end(table.version)
+            if len(self._columns) > _TABLES:
+                self._columns.popitem(last=False)
+        if column not in known:
+            known[column] = column_statistics(table, column)
+        return known[column]
+
+    def sample(self, table: Table, columns: Sequence[int]) -> Batch:
+        """The same at most 20,000 rows at every call: `columns` are positions in the table's schema."""
+        groups = self._sampled_groups(table)
+        sampled = tuple(self._sampled_column(table, column, groups) for column in columns)
+        return Batch(sampled, sum(group.count for group in groups), None)
+
+    def facts(self, tables: Mapping[str, Table]) -> TableFacts:
+        """What the estimator asks (`planner.cardinality.TableFacts`), about these tables."""
+        return TableFacts(self, tables)
+
+    def _sampled_groups(self, table: Table) -> tuple[SampledGroup, ...]:
+        with self._lock:
+            groups = self._groups.get(table.version)
+            if groups is None:
+                groups = self._groups[table.version] = choose_groups(table, self._sample_rows)
+                if len(self._groups) > _TABLES:
+                    self._groups.popitem(last=False)
+        return groups
+
+    def _sampled_column(self, table: Table, column: int, groups: Sequence[SampledGroup]) -> Column:
+        key = table.version, column
+        with self._lock:
+            found = self._samples.get(key)
+            if found is not None:
+                self._samples.move_to_end(key)
+                return found
+        read = read_column(table, column, groups, self._fetch)
+        with self._lock:
+            if key not in self._samples:
+                self._samples[key] = read
+                self._sample_bytes += column_nbytes(read)
+            while self._sample_bytes > _SAMPLE_CACHE_BYTES and len(self._samples) > 1:
+                _, dropped = self._samples.popitem(last=False)
+                self._sample_bytes -= column_nbytes(dropped)
+        return read
+
+
+@dataclass(frozen=True, slots=True)
+class TableFacts:
+    """The statistics of a catalog's tables by name."""
+
+    cache: StatisticsCache
+    tables: Mapping[str, Table]
+
+    def rows(self, table: str) -> int:
+        return self.tables[table].rows
+
+    def column(self, table: str, column: int) -> ColumnFacts:
+        held = self.tables[table]
+        if pa.types.is_nested(held.schema[column].type):
+            return ColumnFacts()
+        known = self.cache.column(held, column)
+        nulls = 0.0 if known.nulls is None or not held.rows else known.nulls / held.rows
+        bounds = (known.low, known.high) if isinstance(known.low, int) and isinstance(known.high, int) else None
+        return ColumnFacts(known.distinct, nulls, bounds)
+
+    def matching(self, table: str, columns: tuple[int, ...], predicate: Expression) -> float | None:
+        """The share of the sample's rows for which `predicate` over `columns` is true; None when it cannot be tried.
+
+        A sample that cannot be read or a predicate that fails on it (a division by zero, an overflow) is no answer: the
+        query itself will tell, if it ever gets to those rows.
+        """
+        if any(isinstance(node, ScalarSubquery) for node in walk(predicate)):
+            return None
+        try:
+            sample = self.cache.sample(self.tables[table], columns)
+            if not sample.length:
+                return None
+            rows = select(predicate, sample)
+        except PystachioError:
+            return None
+        matching = sample.length if rows is None else rows.shape[0]
+        return max(matching, _NO_MATCH) / sample.length
+
+
+def column_statistics(table: Table, column: int) -> ColumnStatistics:
+    """From the column's chunks in all files."""
+    name = table.schema[column].name
+    chunks: list[tuple[ColumnChunk, int]] = []
+    for file in table.files:
+        chunks.extend(zip(file.chunks(file.positions[name]), file.row_group_rows, strict=True))
+    valued = [chunk for chunk, rows in chunks if rows and chunk.statistics.nulls != rows]
+    ranged = bool(valued) and all(chunk.statistics.low is not None for chunk in valued)
+    nulls = [chunk.statistics.nulls for chunk, _ in chunks]
+    return ColumnStatistics(
+        low=min(chunk.statistics.low for chunk in valued) if ranged else None,
+        high=max(chunk.statistics.high for chunk in valued) if ranged else None,
+        nulls=None if None in nulls else sum(count for count in nulls if count is not None),
+        distinct=distinct_from_chunks(chunks, table.schema[column].type),
+        average_bytes=sum(chunk.decoded for chunk, _ in chunks) / max(1, table.rows),
+    )
