@@ -78,6 +78,11 @@ class JoinGraph:
         return frozenset(self.owner[number] for number in numbers)
 
 
+def are_references(expressions: tuple[Expression, ...]) -> bool:
+    """Whether a projection only picks fields."""
+    return all(isinstance(expression, FieldReference) for expression in expressions)
+
+
 def is_reorderable(plan: LogicalPlan) -> bool:
     """Whether the plan is a join that can take part in a group, perhaps under filters and plain projections."""
     match plan:
@@ -86,7 +91,7 @@ def is_reorderable(plan: LogicalPlan) -> bool:
         case Filter(input=input_):
             return is_reorderable(input_)
         case Project(input=input_, expressions=expressions):
-            return all(isinstance(e, FieldReference) for e in expressions) and is_reorderable(input_)
+            return are_references(expressions) and is_reorderable(input_)
         case _:
             return False
 
@@ -111,11 +116,11 @@ def _collect(
             return left + right
         case Join(kind=JoinKind.SEMI | JoinKind.ANTI):
             return _collect_reducer(plan, graph, order_inside)
-        case Filter() if is_reorderable(plan):
+        case Filter():
             numbers = _collect(plan.input, graph, order_inside)
             _add_predicates(graph, plan.predicate, numbers)
             return numbers
-        case Project() if is_reorderable(plan):
+        case Project() if are_references(plan.expressions):
             numbers = _collect(plan.input, graph, order_inside)
             return tuple(numbers[e.index] for e in plan.expressions if isinstance(e, FieldReference))
         case _:
