@@ -8,6 +8,7 @@ from collections.abc import Iterator
 import torch
 
 from pystachio.errors import Cancelled, InternalError, PystachioError, ResourceExhausted
+from pystachio.runtime.memory import SETTING_BY_TIER, Tier
 
 CPU_ALLOCATION_FAILURE = "can't allocate memory"
 """How torch words a failed allocation on a CPU: a plain RuntimeError."""
@@ -45,10 +46,16 @@ def typed_error(error: BaseException, *, plan_id: str, operator: str | None, mem
 
 def _map_foreign(cause: BaseException, memory: int | None) -> PystachioError:
     typed: PystachioError
-    if is_out_of_memory(cause):
+    if isinstance(cause, torch.OutOfMemoryError):
+        typed = ResourceExhausted(
+            f"the device ran out of memory: {cause}",
+            setting=SETTING_BY_TIER[Tier.DEVICE],
+            hint="set 'batch_rows' lower, run fewer plans at once, or set 'device' to cpu",
+        )
+    elif is_out_of_memory(cause):
         typed = ResourceExhausted(
             f"the machine ran out of memory: {cause}",
-            setting="memory",
+            setting=SETTING_BY_TIER[Tier.HOST],
             value=memory,
             hint="set 'memory' lower than what the machine can give, or run fewer plans at once",
         )
@@ -61,6 +68,7 @@ def _map_foreign(cause: BaseException, memory: int | None) -> PystachioError:
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    if isinstance(error, MemoryError | torch.OutOfMemoryError):
+    """Whether host memory could not be allocated."""
+    if isinstance(error, MemoryError):
         return True
     return isinstance(error, RuntimeError) and CPU_ALLOCATION_FAILURE in str(error)

@@ -10,7 +10,7 @@ Three rules keep data flowing, so that waiting is nearly always short:
   Choudhury and Hahne 1998), so that a scan that reads ahead cannot starve another one.
 - The order of grants is: requests that will free memory, then neutral ones, then growing ones; inside each the plan's
   priority, raised by one class for each `AGEING_SECONDS` waited; then first come, first served. A request that does
-  not fit is passed by smaller ones until it has aged by a class; after that it is served first.
+  not fit is passed by others until it is overdue (has aged by a class); after that only what keeps data flowing passes.
 """
 
 from __future__ import annotations
@@ -49,10 +49,10 @@ class Request:
     """When it was made, in seconds of the owner's clock."""
     sequence: int = field(default=0)
 
-    def order(self, now: float) -> tuple[int, int, int]:
+    def order(self, now: float) -> tuple[bool, int, int, int]:
         effect = (self.net_delta > 0) - (self.net_delta < 0)
         aged = self.account.plan.priority - int((now - self.since) / AGEING_SECONDS)
-        return effect, aged, self.sequence
+        return not self.is_overdue(now), effect, aged, self.sequence
 
     def is_overdue(self, now: float) -> bool:
         return now - self.since >= AGEING_SECONDS
@@ -151,13 +151,20 @@ class MemoryPool:
     def grant(self, now: float) -> list[Request]:
         """Take the memory of every request that may go on now; they wait no longer."""
         granted: list[Request] = []
+        one_is_overdue = False
         for request in sorted(self.waiting, key=lambda each: each.order(now)):
+            if one_is_overdue and not self._keeps_others_going(request):
+                continue
             if self.fits(request.account, request.nbytes, transient=request.transient):
                 self._take_request(request)
                 granted.append(request)
             elif request.is_overdue(now):
-                break
+                one_is_overdue = True
         return granted
+
+    def _keeps_others_going(self, request: Request) -> bool:
+        """One item on its way per account: without it those that an overdue request waits for would stand still."""
+        return request.net_delta <= 0 and request.account.transient == 0
 
     def grant_one(self) -> Request | None:
         """For a pool that stands still: the oldest request that fits, whoever is ahead of it."""

@@ -196,6 +196,21 @@ def test_an_item_for_a_receiver_that_is_cancelled_goes_to_another() -> None:
     virtual_time.run(main())
 
 
+def test_a_receiver_cancelled_before_the_item_came_is_passed_over() -> None:
+    async def main() -> None:
+        channel: Channel[Item] = Channel("c")
+        first = started(take(channel.receiver(), 1))
+        second = started(take(channel.receiver(), 1))
+        await settle()
+        first.cancel()
+        await channel.send(Item(1, "item"))  # before the first has noticed
+        assert await second == ["item"]
+        with pytest.raises(asyncio.CancelledError):
+            await first
+
+    virtual_time.run(main())
+
+
 def test_waits_are_counted_where_they_happen() -> None:
     async def main() -> None:
         sender, consumer = metrics(), metrics()

@@ -143,7 +143,6 @@ def test_an_exception_nobody_mapped_is_an_internal_error_with_its_cause() -> Non
     "error",
     [
         MemoryError(),
-        torch.OutOfMemoryError("CUDA out of memory"),
         RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 9 bytes. Error code 12"),
     ],
 )
@@ -151,6 +150,12 @@ def test_running_out_of_memory_names_the_setting(error: Exception) -> None:
     with pytest.raises(ResourceExhausted) as caught:
         run(tasks(sort=failing(error)))
     assert (caught.value.setting, caught.value.value) == ("memory", BUDGET)
+
+
+def test_running_out_of_device_memory_names_the_device() -> None:
+    with pytest.raises(ResourceExhausted, match="the device ran out") as caught:
+        run(tasks(sort=failing(torch.OutOfMemoryError("CUDA out of memory"))))
+    assert caught.value.setting == "device_memory"
 
 
 def test_the_groups_of_inner_tasks_come_down_to_their_root_cause() -> None:

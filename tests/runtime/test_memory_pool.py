@@ -125,6 +125,18 @@ def test_a_request_that_does_not_fit_is_passed_until_it_has_aged() -> None:
     assert pool.grant_one() is later
 
 
+def test_data_keeps_flowing_past_an_aged_request_one_item_per_account() -> None:
+    pool, holder = full_pool()
+    waiting(pool, pool.account(plan("large", INTERACTIVE), "a"), 500, since=0.0)
+    reader = pool.account(plan("reader"), "reader")
+    first = waiting(pool, reader, 10, transient=True, since=1.5 * AGEING_SECONDS)
+    second = waiting(pool, reader, 10, transient=True, since=1.5 * AGEING_SECONDS)
+    assert pool.grant(now=2 * AGEING_SECONDS) == [first]
+    pool.give_back(reader, 10, transient=True)
+    assert pool.grant(now=2 * AGEING_SECONDS) == [second]
+    assert holder.held == 700
+
+
 def test_the_victim_is_the_newest_request_of_the_newest_plan_of_the_lowest_priority() -> None:
     pool, _ = full_pool()
     waiting(pool, pool.account(plan("old batch", BATCH, 1), "a"), 10)
