@@ -1,0 +1,163 @@
+"""Aggregate: one row per group. Batches are folded where they are made, partial states are merged in one place."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Final
+
+import torch
+
+from pystachio.operators.aggregate_fold import finished, merged, partial_batches, without_rows
+from pystachio.operators.aggregate_plan import AggregatePlan, partial_schema, plan_aggregate
+from pystachio.operators.batch import Batch, Schema
+from pystachio.operators.expressions import AggregateCall
+from pystachio.operators.kernels.selection import slice_batch
+from pystachio.operators.operator import Operator, Output
+from pystachio.runtime.channels import Receiver
+from pystachio.runtime.context import Context
+from pystachio.runtime.memory import Reservation
+
+_MERGE_ROWS: Final = 1 << 20
+"""Partial rows that wait for a merge. Merging later saves work, earlier memory."""
+
+_SMALLEST_JUDGED_BATCH: Final = 4096
+_BATCHES_PASSED_THROUGH: Final = 7
+"""After a batch that did not shrink so many are not even tried."""
+
+
+def aggregate(
+    input: Operator,
+    keys: tuple[int, ...],
+    calls: tuple[AggregateCall, ...],
+    schema: Schema,
+    grouping_sets: tuple[tuple[int, ...], ...],
+) -> Aggregate:
+    """The physical form of `planner.logical.Aggregate`. Raises Unsupported for an unknown aggregate function."""
+    plan = plan_aggregate(input.schema, keys, calls, grouping_sets)
+    return Aggregate(PartialAggregate(input, plan), plan, schema)
+
+
+@dataclass(frozen=True, slots=True)
+class PartialAggregate:
+    """Streaming: each batch by itself as partial states, in the layout of `aggregate_plan`."""
+
+    input: Operator
+    plan: AggregatePlan
+
+    @property
+    def inputs(self) -> tuple[Operator, ...]:
+        return (self.input,)
+
+    @property
+    def schema(self) -> Schema:
+        return partial_schema(self.plan, self.input.schema)
+
+    def label(self) -> str:
+        return f"PartialAggregate {_described(self.plan, self.schema)}"
+
+    async def open(self, ctx: Context, builds: tuple[Receiver[Batch], ...]) -> PartialFold:
+        return PartialFold(self.plan, ctx.stream.device, ctx.settings.direct_addressing)
+
+
+@dataclass(slots=True)
+class _Gain:
+    """Whether grouping batches pays. Threads may race here; the worst is a batch grouped in vain."""
+
+    to_pass_through: int = 0
+
+    def should_reduce(self) -> bool:
+        if self.to_pass_through:
+            self.to_pass_through -= 1
+            return False
+        return True
+
+    def record(self, rows: int, groups: int) -> None:
+        if rows >= _SMALLEST_JUDGED_BATCH and 2 * groups > rows:
+            self.to_pass_through = _BATCHES_PASSED_THROUGH
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PartialFold:
+    """An opened PartialAggregate."""
+
+    plan: AggregatePlan
+    device: torch.device
+    allow_direct: bool
+    gain: _Gain = field(default_factory=_Gain)
+
+    def process(self, batch: Batch) -> Iterator[Batch]:
+        reduce = self.plan.group_width == 0 or self.gain.should_reduce()
+        groups = 0
+        for partial in partial_batches(self.plan, batch, self.device, reduce=reduce, allow_direct=self.allow_direct):
+            groups += partial.length
+            yield partial
+        if reduce and self.plan.group_width and len(self.plan.sets) <= 1 and not self.plan.tagged:
+            self.gain.record(batch.length, groups)
+
+    def finish(self) -> Iterator[Batch]:
+        return iter(())
+
+
+@dataclass(frozen=True, slots=True)
+class Aggregate:
+    """Breaker: merges partial states, then puts out keys, values and (with grouping sets) the index of the set."""
+
+    input: Operator
+    plan: AggregatePlan
+    schema: Schema
+
+    @property
+    def inputs(self) -> tuple[Operator, ...]:
+        return (self.input,)
+
+    def label(self) -> str:
+        return f"Aggregate {_described(self.plan, self.schema)}"
+
+    async def run(self, ctx: Context, inputs: tuple[Receiver[Batch], ...], out: Output) -> None:
+        with await ctx.memory.reserve(0) as reservation:
+            groups = await self._merged(ctx, inputs[0], reservation)
+            if groups is None:
+                return
+            rows = await ctx.stream.run(
+                finished, self.plan, groups, ctx.stream.device, allow_direct=ctx.settings.direct_addressing
+            )
+            await reservation.resize(rows.nbytes)
+            del groups
+            await out.emit(lambda: _slices(rows, ctx.settings.batch_rows))
+
+    async def _merged(self, ctx: Context, receiver: Receiver[Batch], reservation: Reservation) -> Batch | None:
+        """All groups in one partial batch; None when there is none."""
+        waiting: list[Batch] = []
+        whole: Batch | None = None
+        async for batch in receiver:
+            await reservation.resize(reservation.nbytes + batch.nbytes)
+            waiting.append(batch)
+            if sum(part.length for part in waiting) >= max(_MERGE_ROWS, whole.length if whole else 0):
+                whole = await self._merge(ctx, waiting if whole is None else [whole, *waiting], reservation)
+                waiting = []
+        if not waiting and whole is None:
+            waiting = without_rows(self.plan, self.input.schema, ctx.stream.device)
+        if waiting:
+            whole = await self._merge(ctx, waiting if whole is None else [whole, *waiting], reservation)
+        return whole
+
+    async def _merge(self, ctx: Context, parts: list[Batch], reservation: Reservation) -> Batch:
+        # The parts, their concatenation and the result exist at once.
+        await reservation.resize(3 * sum(part.nbytes for part in parts))
+        direct = ctx.settings.direct_addressing
+        whole = await ctx.stream.run(merged, self.plan, parts, ctx.stream.device, allow_direct=direct)
+        await reservation.resize(whole.nbytes)
+        return whole
+
+
+def _slices(batch: Batch, rows: int) -> Iterator[Batch]:
+    for start in range(0, batch.length, rows):
+        yield slice_batch(batch, start, min(start + rows, batch.length))
+
+
+def _described(plan: AggregatePlan, schema: Schema) -> str:
+    keys = ", ".join(field.name for field in schema[: len(plan.keys)])
+    functions = ", ".join(outcome.function for outcome in plan.outcomes)
+    sets = f" sets={len(plan.sets)}" if plan.sets else ""
+    return f"by [{keys}] of [{functions}]{sets}"

@@ -1,0 +1,203 @@
+"""Aggregation of batches: rows to partial batches, partial batches to one, and that to the result."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import pyarrow as pa
+import torch
+
+from pystachio.operators.aggregate_plan import AggregatePlan, DistinctList
+from pystachio.operators.aggregate_results import result
+from pystachio.operators.aggregate_states import lift, merge, passing_rows
+from pystachio.operators.batch import Batch, Schema
+from pystachio.operators.column import Column, FixedColumn
+from pystachio.operators.kernels import primitives
+from pystachio.operators.kernels.grouping import group_rows, one_group
+from pystachio.operators.kernels.selection import all_null, concat_batches, take, take_batch, with_validity
+
+
+def partial_batches(
+    plan: AggregatePlan, batch: Batch, device: torch.device, *, reduce: bool, allow_direct: bool
+) -> Iterator[Batch]:
+    """The rows of an input batch as partial batches; grouped when `reduce`, else every row as its own state."""
+    for number, chosen in enumerate(plan.sets or (tuple(range(len(plan.keys))),)):
+        keys = _keys(plan, batch, chosen, device)
+        if plan.sets:
+            keys.append(_constant(number, batch.length, device))
+        if plan.tagged:
+            yield from _tagged(plan, batch, keys, device, allow_direct)
+            continue
+        for listed in plan.lists:
+            keys += _masked(listed, batch)
+        states = _lifted(plan, batch, None, device)
+        if reduce:
+            yield _grouped(plan, keys, states, batch, device, allow_direct)
+        else:
+            yield Batch((*keys, *states), batch.length, batch.ready)
+
+
+def merged(plan: AggregatePlan, batches: Sequence[Batch], device: torch.device, *, allow_direct: bool) -> Batch:
+    """One partial batch with each group once."""
+    whole = concat_batches(batches)
+    width = plan.group_width
+    return _grouped(plan, list(whole.columns[:width]), list(whole.columns[width:]), whole, device, allow_direct)
+
+
+def finished(plan: AggregatePlan, partial: Batch, device: torch.device, *, allow_direct: bool) -> Batch:
+    """The aggregate's output from a partial batch that has each group once."""
+    width = plan.group_width
+    states = _state_columns(plan, partial.columns[width:])
+    keys = list(partial.columns[: plan.key_width])
+    length = partial.length
+    if plan.lists:
+        grouping = group_rows(keys, partial.length, device, allow_direct=allow_direct)
+        states = [merge(state, columns, grouping) for state, columns in zip(plan.states, states, strict=True)]
+        for distinct in plan.distinct_states:
+            arguments = [partial.columns[position] for position in distinct.state.arguments]
+            passing = _of_tag(plan, partial, distinct.tag)
+            lifted = lift(distinct.state.kind, arguments, passing, partial.length, device)
+            states.append(merge(distinct.state, lifted, grouping))
+        keys = [take(key, grouping.representatives) for key in keys]
+        length = grouping.groups
+    values = [
+        result(outcome.function, outcome.type, [column for state in outcome.states for column in states[state]])
+        for outcome in plan.outcomes
+    ]
+    plain_keys, set_index = keys[: len(plan.keys)], keys[len(plan.keys) :]
+    return Batch((*plain_keys, *values, *set_index), length, partial.ready)
+
+
+def without_rows(plan: AggregatePlan, schema: Schema, device: torch.device) -> list[Batch]:
+    """What an empty input makes: a partial batch of one group for the empty set of keys, nothing for others.
+
+    `schema` is the partial batches' schema.
+    """
+    batches = []
+    for number, chosen in enumerate(plan.sets or (tuple(range(len(plan.keys))),)):
+        if chosen:
+            continue
+        columns = [all_null(field.type, 1, device) for field in schema[: plan.group_width]]
+        if plan.sets:
+            columns[len(plan.keys)] = _constant(number, 1, device)
+        if plan.tagged:
+            columns[plan.key_width] = _constant(0, 1, device)
+        for state in plan.states:
+            empty = [all_null(type_, 0, device) for type_ in state.types]
+            columns += merge(state, empty, one_group(0, device))
+        batches.append(Batch(tuple(columns), 1, None))
+    return batches
+
+
+def _keys(plan: AggregatePlan, batch: Batch, chosen: tuple[int, ...], device: torch.device) -> list[Column]:
+    columns = [batch.columns[key] for key in plan.keys]
+    return [
+        column
+        if position in chosen
+        else with_validity(column, torch.zeros(batch.length, dtype=torch.bool, device=device))
+        for position, column in enumerate(columns)
+    ]
+
+
+def _masked(listed: DistinctList, batch: Batch) -> list[Column]:
+    """The values of a distinct list, NULL where its filter is not true."""
+    columns = [batch.columns[argument] for argument in listed.arguments]
+    if listed.filter is None:
+        return columns
+    passing = passing_rows(batch.columns[listed.filter])
+    assert passing is not None
+    return [with_validity(c, passing if c.validity is None else c.validity & passing) for c in columns]
+
+
+def _tagged(
+    plan: AggregatePlan, batch: Batch, keys: list[Column], device: torch.device, allow_direct: bool
+) -> Iterator[Batch]:
+    """The batch once for the states and once for each list of distinct values."""
+    nothing = [batch.columns[argument] for listed in plan.lists for argument in listed.arguments]
+    grouping = group_rows(keys, batch.length, device, allow_direct=allow_direct)
+    states = _lifted(plan, batch, None, device)
+    columns = [take(key, grouping.representatives) for key in keys] if keys else []
+    columns.append(_constant(0, grouping.groups, device))
+    columns += [all_null(column.type, grouping.groups, device, like=column) for column in nothing]
+    for state, lifted in zip(plan.states, _state_columns(plan, states), strict=True):
+        columns += merge(state, lifted, grouping)
+    yield Batch(tuple(columns), grouping.groups, batch.ready)
+    whole = Batch((*keys, *batch.columns), batch.length, batch.ready)
+    for number, listed in enumerate(plan.lists):
+        yield _of_list(plan, whole, len(keys), number, listed, device, allow_direct)
+
+
+def _of_list(
+    plan: AggregatePlan,
+    whole: Batch,
+    key_count: int,
+    number: int,
+    listed: DistinctList,
+    device: torch.device,
+    allow_direct: bool,
+) -> Batch:
+    """The distinct values of one list; `whole` has the keys before the batch's own columns."""
+    passing = passing_rows(None if listed.filter is None else whole.columns[key_count + listed.filter])
+    if passing is not None:
+        whole = take_batch(whole, primitives(device).indices_of_true(passing))
+    batch = Batch(whole.columns[key_count:], whole.length, whole.ready)
+    values = [batch.columns[argument] for argument in listed.arguments]
+    grouping = group_rows([*whole.columns[:key_count], *values], whole.length, device, allow_direct=allow_direct)
+    representatives = take_batch(batch, grouping.representatives)
+    rows = grouping.groups
+    columns = [take(key, grouping.representatives) for key in whole.columns[:key_count]]
+    columns.append(_constant(number + 1, rows, device))
+    for other, its in enumerate(plan.lists):
+        own = [representatives.columns[argument] for argument in its.arguments]
+        columns += own if other == number else [all_null(c.type, rows, device, like=c) for c in own]
+    columns += _lifted(plan, representatives, torch.zeros(rows, dtype=torch.bool, device=device), device)
+    return Batch(tuple(columns), rows, batch.ready)
+
+
+def _grouped(
+    plan: AggregatePlan,
+    keys: list[Column],
+    states: list[Column],
+    rows: Batch,
+    device: torch.device,
+    allow_direct: bool,
+) -> Batch:
+    grouping = group_rows(keys, rows.length, device, allow_direct=allow_direct)
+    columns = [take(key, grouping.representatives) for key in keys]
+    for state, parts in zip(plan.states, _state_columns(plan, states), strict=True):
+        columns += merge(state, parts, grouping)
+    return Batch(tuple(columns), grouping.groups, rows.ready)
+
+
+def _lifted(plan: AggregatePlan, batch: Batch, passing: torch.Tensor | None, device: torch.device) -> list[Column]:
+    """The state columns of single rows; `passing` overrides the calls' own filters."""
+    columns: list[Column] = []
+    for state in plan.states:
+        arguments = [batch.columns[argument] for argument in state.arguments]
+        mask = passing
+        if mask is None:
+            mask = passing_rows(None if state.filter is None else batch.columns[state.filter])
+        columns += lift(state.kind, arguments, mask, batch.length, device)
+    return columns
+
+
+def _state_columns(plan: AggregatePlan, columns: Sequence[Column]) -> list[list[Column]]:
+    """The columns of each state."""
+    parts, start = [], 0
+    for state in plan.states:
+        parts.append(list(columns[start : start + len(state.types)]))
+        start += len(state.types)
+    return parts
+
+
+def _of_tag(plan: AggregatePlan, partial: Batch, tag: int) -> torch.Tensor | None:
+    if not plan.tagged:
+        return None
+    column = partial.columns[plan.key_width]
+    assert isinstance(column, FixedColumn)
+    return column.values == tag
+
+
+def _constant(value: int, rows: int, device: torch.device) -> FixedColumn:
+    values = torch.full((rows,), value, dtype=torch.int32, device=device)
+    return FixedColumn(pa.int32(), values, None, (value, value))

@@ -1,0 +1,115 @@
+"""Rows into groups, and the folds of one number per row into one per group."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import torch
+
+from pystachio.operators.column import Column
+from pystachio.operators.kernels import direct, hash_table, primitives
+from pystachio.operators.kernels.keys import KeyCodes, group_codes
+
+_FEWEST_DENSE_SLOTS: Final = 4096
+_DENSE_SLOTS_PER_ROW: Final = 2
+"""Up to this many slots folds run over codes as they are; unused slots are dropped from the results."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Grouping:
+    """`ids` (int64 [rows], in [0, slots)) is each row's slot; None: all rows are one group, even when there are none.
+
+    `used` are the slots that have rows, ascending; None: all. They are the groups. `representatives` [groups] is the
+    position of one row of each (empty when `ids` is None).
+    """
+
+    rows: int
+    ids: torch.Tensor | None
+    slots: int
+    used: torch.Tensor | None
+    representatives: torch.Tensor
+    device: torch.device
+
+    @property
+    def groups(self) -> int:
+        return self.slots if self.used is None else self.used.shape[0]
+
+    def row_counts(self) -> torch.Tensor:
+        """int64 [groups]."""
+        if self.ids is None:
+            return torch.full((1,), self.rows, dtype=torch.int64, device=self.device)
+        return self._groups_of(torch.bincount(self.ids, minlength=self.slots))
+
+    def sums(self, values: torch.Tensor) -> torch.Tensor:
+        """[groups] in the dtype of `values` [rows] (int64 or float64)."""
+        if self.ids is None:
+            return values.sum().reshape(1)
+        total = torch.zeros(self.slots, dtype=values.dtype, device=self.device)
+        return self._groups_of(total.scatter_add_(0, self.ids, values))
+
+    def extremes(self, values: torch.Tensor, initial: int, *, largest: bool) -> torch.Tensor:
+        """The largest or smallest of `initial` and the group's integer values: [groups] in their dtype."""
+        start = torch.full((self.slots,), initial, dtype=values.dtype, device=self.device)
+        if self.ids is None:
+            return torch.cat((start, values)).aminmax()[int(largest)].reshape(1)
+        return self._groups_of(start.scatter_reduce_(0, self.ids, values, "amax" if largest else "amin"))
+
+    def any_of(self, mask: torch.Tensor | None) -> torch.Tensor | None:
+        """bool [groups]: whether `mask` (None: every row) is true anywhere in the group; None: in all groups."""
+        if mask is None:
+            if self.ids is None and self.rows == 0:
+                return torch.zeros(1, dtype=torch.bool, device=self.device)
+            return None
+        if self.ids is None:
+            return mask.any().reshape(1)
+        found = torch.zeros(self.slots, dtype=torch.bool, device=self.device)
+        return self._groups_of(
+            found.index_fill_(0, self.ids.index_select(0, primitives(self.device).indices_of_true(mask)), True)
+        )
+
+    def spread(self, per_group: torch.Tensor) -> torch.Tensor:
+        """The value of each row's group: [rows]."""
+        if self.ids is None:
+            return per_group.expand(self.rows)
+        if self.used is None:
+            return per_group.index_select(0, self.ids)
+        per_slot = torch.zeros(self.slots, dtype=per_group.dtype, device=self.device)
+        return per_slot.index_copy_(0, self.used, per_group).index_select(0, self.ids)
+
+    def _groups_of(self, per_slot: torch.Tensor) -> torch.Tensor:
+        return per_slot if self.used is None else per_slot.index_select(0, self.used)
+
+
+def one_group(rows: int, device: torch.device) -> Grouping:
+    """All rows together; a group even without rows."""
+    return Grouping(rows, None, 1, None, torch.empty(0, dtype=torch.int64, device=device), device)
+
+
+def group_rows(keys: Sequence[Column], rows: int, device: torch.device, *, allow_direct: bool) -> Grouping:
+    """Groups of rows with equal `keys` (NULL equals NULL); without keys all rows are one group."""
+    if not keys:
+        return one_group(rows, device)
+    codes = group_codes(keys)
+    if allow_direct and codes.span is not None and codes.span <= max(_FEWEST_DENSE_SLOTS, _DENSE_SLOTS_PER_ROW * rows):
+        return _dense(codes.values, codes.span, rows)
+    winners = _winners(codes, allow_direct)
+    ids, representatives = hash_table.number_groups(winners)
+    return Grouping(rows, ids.to(torch.int64), representatives.shape[0], None, representatives, device)
+
+
+def _dense(codes: torch.Tensor, span: int, rows: int) -> Grouping:
+    ids = codes.to(torch.int64)
+    holders = torch.zeros(span, dtype=hash_table.row_dtype(rows), device=ids.device)
+    holders.scatter_(0, ids, hash_table.row_numbers(rows, holders))
+    used = primitives(ids.device).indices_of_true(holders != 0)
+    if used.shape[0] == span:
+        return Grouping(rows, ids, span, None, holders - 1, ids.device)
+    return Grouping(rows, ids, span, used, holders.index_select(0, used) - 1, ids.device)
+
+
+def _winners(codes: KeyCodes, allow_direct: bool) -> torch.Tensor:
+    if allow_direct and codes.span is not None and direct.is_addressable(codes.span, codes.values.shape[0]):
+        return direct.insert(codes.values, codes.span).winners
+    return hash_table.insert(codes.values.to(torch.int64)).winners

@@ -1,0 +1,182 @@
+"""Orders of rows: values as integers that compare alike, keys packed into one, permutations."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final, cast
+
+import pyarrow.compute as pc
+import torch
+
+from pystachio.operators.column import (
+    BytesColumn,
+    Column,
+    Dictionary,
+    DictionaryColumn,
+    FixedColumn,
+    WideDecimalColumn,
+)
+from pystachio.operators.kernels.bounds import bounds_of
+from pystachio.operators.kernels.selection import device_of, plain
+from pystachio.operators.kernels.strings import arrow_view, index, to_codes
+
+_SPAN_LIMIT: Final = 1 << 62
+_SIGN: Final = -(2**63)
+
+
+def ranks(dictionary: Dictionary) -> torch.Tensor:
+    """int32 or int64 [values]: the position of each value in ascending byte order; cached with the dictionary."""
+    known = dictionary.derived.get("ranks")
+    if known is None:
+        order = torch.from_numpy(pc.sort_indices(arrow_view(dictionary.values)).to_numpy().astype("int64"))
+        numbers = torch.arange(len(dictionary), dtype=torch.int32 if len(dictionary) < 2**31 else torch.int64)
+        places = torch.empty_like(numbers).index_copy_(0, order, numbers)
+        values = dictionary.values
+        device = values.data.device if isinstance(values, BytesColumn) else values.values.device
+        known = dictionary.derived.setdefault("ranks", places.to(device))
+    return cast(torch.Tensor, known)
+
+
+def values_by_rank(dictionary: Dictionary) -> torch.Tensor:
+    """The code of each rank: the inverse of `ranks`."""
+    places = ranks(dictionary)
+    codes = torch.arange(places.shape[0], dtype=places.dtype, device=places.device)
+    return torch.empty_like(places).index_copy_(0, places.to(torch.int64), codes)
+
+
+def ordered_bits(values: torch.Tensor) -> torch.Tensor:
+    """int64 that order as the floats do: -0.0 equals 0.0, NaN is above everything."""
+    wide = values.to(torch.float64) + 0.0
+    bits = torch.where(torch.isnan(wide), torch.nan, wide).view(torch.int64)
+    return bits ^ ((bits >> 63) & (2**63 - 1))
+
+
+def floats_of_bits(ordered: torch.Tensor) -> torch.Tensor:
+    """The inverse of `ordered_bits`."""
+    return (ordered ^ ((ordered >> 63) & (2**63 - 1))).view(torch.float64)
+
+
+def is_text(column: Column) -> bool:
+    """Whether the column's values are bytes, plain or behind codes."""
+    return isinstance(column, BytesColumn) or (
+        isinstance(column, DictionaryColumn) and isinstance(column.dictionary.values, BytesColumn)
+    )
+
+
+def text_ranks(column: Column) -> tuple[torch.Tensor, Dictionary, torch.Tensor | None]:
+    """Ranks of a text column's values within its dictionary, the dictionary, and the validity."""
+    assert isinstance(column, BytesColumn | DictionaryColumn)
+    coded = to_codes(column)
+    if len(coded.dictionary) == 0:
+        return torch.zeros(len(coded), dtype=torch.int32, device=coded.codes.device), coded.dictionary, coded.validity
+    return ranks(coded.dictionary).index_select(0, index(coded.codes)), coded.dictionary, coded.validity
+
+
+@dataclass(frozen=True, slots=True)
+class Direction:
+    """How one sort key orders."""
+
+    descending: bool
+    nulls_first: bool
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Digit:
+    """int64 `values` in [low, high] that order as the key does."""
+
+    values: torch.Tensor
+    low: int
+    high: int
+
+    @property
+    def span(self) -> int:
+        return self.high - self.low + 1
+
+
+def sort_order(keys: Sequence[tuple[Column, Direction]], rows: int) -> torch.Tensor:
+    """The positions of the rows (int64) in the order of `keys`, ties in the order they stand."""
+    digits = [digit for column, direction in keys for digit in _digits(column, direction)]
+    words = _packed(digits)
+    if not words:
+        return torch.arange(rows, device=device_of(keys[0][0]))
+    order = torch.sort(words[-1], stable=True).indices
+    for word in reversed(words[:-1]):
+        order = order.index_select(0, torch.sort(word.index_select(0, order), stable=True).indices)
+    return order
+
+
+def precedes_or_ties(column: Column, row: Column, direction: Direction) -> torch.Tensor | None:
+    """bool [rows]: which rows do not come after the single row of `row`; None when that is all, or not cheap to say."""
+    first, last = plain_numbers(column), plain_numbers(row)
+    if first is None or last is None:
+        return None
+    if last.validity is not None and not bool(last.validity[0]):
+        return ~column.validity if direction.nulls_first and column.validity is not None else None
+    bound = last.values.to(first.values.dtype) if first.values.dtype.is_floating_point else last.values
+    values, limit = (ordered_bits(v) if v.dtype.is_floating_point else v for v in (first.values, bound))
+    mask = values >= limit if direction.descending else values <= limit
+    if column.validity is None:
+        return mask
+    return mask | ~column.validity if direction.nulls_first else mask & column.validity
+
+
+def plain_numbers(column: Column) -> FixedColumn | None:
+    """The column as one number per row, where it is that."""
+    if is_text(column):
+        return None
+    numbers = plain(column)
+    return numbers if isinstance(numbers, FixedColumn) else None
+
+
+def _packed(digits: Sequence[_Digit]) -> list[torch.Tensor]:
+    """The digits in as few int64 per row as their spans allow, most significant first."""
+    words: list[torch.Tensor] = []
+    span = _SPAN_LIMIT
+    for digit in digits:
+        if digit.span == 1:
+            continue
+        if digit.span < _SPAN_LIMIT and span * digit.span < _SPAN_LIMIT:
+            words[-1] = words[-1] * digit.span + (digit.values - digit.low)
+            span *= digit.span
+        else:
+            small = digit.span < _SPAN_LIMIT
+            words.append(digit.values - digit.low if small else digit.values)
+            span = digit.span
+    return words
+
+
+def _digits(column: Column, direction: Direction) -> list[_Digit]:
+    """The key as numbers, most significant first: one for NULL where it does not fit among the values."""
+    values = _ordered(column)
+    if direction.descending:
+        values = [_Digit(~digit.values, ~digit.high, ~digit.low) for digit in values]
+    if column.validity is None:
+        return values
+    first = values[0]
+    if len(values) == 1 and first.span < _SPAN_LIMIT:
+        null = first.low - 1 if direction.nulls_first else first.high + 1
+        filled = torch.where(column.validity, first.values, null)
+        return [_Digit(filled, min(first.low, null), max(first.high, null))]
+    flag = column.validity if direction.nulls_first else ~column.validity
+    valued = [_Digit(torch.where(column.validity, d.values, d.low), d.low, d.high) for d in values]
+    return [_Digit(flag.to(torch.int64), 0, 1), *valued]
+
+
+def _ordered(column: Column) -> list[_Digit]:
+    """Ascending order as int64 numbers; what stands under NULLs is arbitrary."""
+    if is_text(column):
+        places, dictionary, _ = text_ranks(column)
+        return [_Digit(places.to(torch.int64), 0, max(0, len(dictionary) - 1))]
+    column = plain(column)
+    match column:
+        case WideDecimalColumn(high=high, low=low):
+            return [_Digit(high, _SIGN, ~_SIGN), _Digit(low ^ _SIGN, _SIGN, ~_SIGN)]
+        case FixedColumn(values=values) if values.dtype.is_floating_point:
+            return [_Digit(ordered_bits(values), _SIGN, ~_SIGN)]
+        case FixedColumn(values=values):
+            low_high = bounds_of(column)
+            assert low_high is not None
+            return [_Digit(values.to(torch.int64), *low_high)]
+        case BytesColumn():
+            raise AssertionError("text has ranks")

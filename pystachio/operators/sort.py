@@ -1,0 +1,66 @@
+"""Sort: all rows, in order."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import torch
+
+from pystachio.operators.batch import Batch, Schema
+from pystachio.operators.collected import collect
+from pystachio.operators.expressions import SortKey
+from pystachio.operators.kernels.ordering import Direction, sort_order
+from pystachio.operators.kernels.selection import take_batch
+from pystachio.operators.operator import Operator, Output
+from pystachio.runtime.channels import Receiver
+from pystachio.runtime.context import Context
+
+
+@dataclass(frozen=True, slots=True)
+class Sort:
+    """Breaker; text orders by its bytes, NaN above all numbers. Ties stay in the order they came."""
+
+    input: Operator
+    keys: tuple[SortKey, ...]
+
+    @property
+    def inputs(self) -> tuple[Operator, ...]:
+        return (self.input,)
+
+    @property
+    def schema(self) -> Schema:
+        return self.input.schema
+
+    def label(self) -> str:
+        return f"Sort by {described(self.keys, self.schema)}"
+
+    async def run(self, ctx: Context, inputs: tuple[Receiver[Batch], ...], out: Output) -> None:
+        collected = await collect(ctx, inputs[0], self.schema, range(len(self.schema)))
+        with collected.reservation as reservation:
+            rows = collected.rows
+            # Sorting holds a word per row and two orders; a batch of output exists beside the input.
+            await reservation.resize(rows.nbytes + 24 * rows.length)
+            order = await ctx.stream.run(order_of, rows, self.keys)
+            await reservation.resize(rows.nbytes + order.nbytes)
+            await out.emit(lambda: _in_order(rows, order, ctx.settings.batch_rows))
+
+
+def order_of(rows: Batch, keys: Sequence[SortKey]) -> torch.Tensor:
+    """The positions of the rows (int64) in the order of `keys`, stable."""
+    return sort_order(
+        [(rows.columns[key.index], Direction(key.descending, key.nulls_first)) for key in keys], rows.length
+    )
+
+
+def described(keys: Sequence[SortKey], schema: Schema) -> str:
+    """The keys in SQL's words."""
+    return ", ".join(
+        f"{schema[key.index].name}{' desc' if key.descending else ''}{' nulls first' if key.nulls_first else ''}"
+        for key in keys
+    )
+
+
+def _in_order(rows: Batch, order: torch.Tensor, batch_rows: int) -> Iterator[Batch]:
+    for start in range(0, rows.length, batch_rows):
+        yield take_batch(rows, order[start : start + batch_rows])

@@ -1,0 +1,86 @@
+"""TopN: the first rows of an order, without sorting or keeping the rest."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from pystachio.operators.batch import Batch, Schema
+from pystachio.operators.expressions import SortKey
+from pystachio.operators.kernels import primitives
+from pystachio.operators.kernels.ordering import Direction, precedes_or_ties
+from pystachio.operators.kernels.selection import concat_batches, slice_batch, take_batch
+from pystachio.operators.operator import Operator, Output
+from pystachio.operators.sort import described, order_of
+from pystachio.runtime.channels import Receiver
+from pystachio.runtime.context import Context
+from pystachio.runtime.memory import Reservation
+
+_CANDIDATES: Final = 1 << 16
+"""Rows that may wait before they are cut to the best: few cuts, little memory."""
+
+
+@dataclass(frozen=True, slots=True)
+class TopN:
+    """Breaker: the rows numbered `offset` to `offset + count` of the input sorted by `keys`, in order and stable."""
+
+    input: Operator
+    keys: tuple[SortKey, ...]
+    count: int
+    offset: int
+
+    @property
+    def inputs(self) -> tuple[Operator, ...]:
+        return (self.input,)
+
+    @property
+    def schema(self) -> Schema:
+        return self.input.schema
+
+    def label(self) -> str:
+        offset = f" offset {self.offset}" if self.offset else ""
+        return f"TopN {self.count}{offset} by {described(self.keys, self.schema)}"
+
+    async def run(self, ctx: Context, inputs: tuple[Receiver[Batch], ...], out: Output) -> None:
+        if self.count == 0:
+            return
+        wanted = self.offset + self.count
+        waiting: list[Batch] = []
+        worst: Batch | None = None
+        with await ctx.memory.reserve(0) as reservation:
+            async for batch in inputs[0]:
+                candidates = await ctx.stream.run(not_after, batch, self.keys[0], worst)
+                await reservation.resize(reservation.nbytes + candidates.nbytes)
+                waiting.append(candidates)
+                if sum(part.length for part in waiting) >= _CANDIDATES + 2 * wanted:
+                    best = await self._best(ctx, waiting, reservation)
+                    waiting = [best]
+                    worst = slice_batch(best, wanted - 1, wanted) if best.length == wanted else None
+            if waiting:
+                best = await self._best(ctx, waiting, reservation)
+                await out.emit(lambda: [slice_batch(best, min(self.offset, best.length), best.length)])
+
+    async def _best(self, ctx: Context, parts: list[Batch], reservation: Reservation) -> Batch:
+        # The parts and their concatenation exist at once.
+        await reservation.resize(2 * sum(part.nbytes for part in parts))
+        best = await ctx.stream.run(first_rows, parts, self.keys, self.offset + self.count)
+        await reservation.resize(best.nbytes)
+        return best
+
+
+def not_after(batch: Batch, key: SortKey, worst: Batch | None) -> Batch:
+    """The rows that `key` does not order behind the only row of `worst`; all where that is not cheap to say."""
+    if worst is None:
+        return batch
+    mask = precedes_or_ties(
+        batch.columns[key.index], worst.columns[key.index], Direction(key.descending, key.nulls_first)
+    )
+    if mask is None:
+        return batch
+    return take_batch(batch, primitives(mask.device).indices_of_true(mask))
+
+
+def first_rows(parts: list[Batch], keys: tuple[SortKey, ...], count: int) -> Batch:
+    """The first `count` rows of all parts together, in the order of `keys`."""
+    whole = concat_batches(parts)
+    return take_batch(whole, order_of(whole, keys)[:count])
