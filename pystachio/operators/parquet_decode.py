@@ -10,10 +10,14 @@ import pyarrow.parquet as pq
 
 from pystachio.errors import DataError, PystachioError, ResourceExhausted
 from pystachio.operators.arrow import column_from_arrow
-from pystachio.operators.column import Column, normalise_type
+from pystachio.operators.column import Bounds, Column, FixedColumn, normalise_type
 from pystachio.operators.kernels.selection import concat
+from pystachio.operators.narrowing import narrow, small_decimals
 from pystachio.operators.parquet_dictionary import SharedDictionary
 from pystachio.operators.table import ParquetFile
+
+_SHORT = ("INT32", "INT64")
+"""Physical types whose decimals fit 64 bits."""
 
 
 class FetchedExtents:
@@ -89,15 +93,21 @@ class RowGroupDecoder:
             raise DataError(f"cannot open the Parquet file: {file.path}: {error}") from error
 
     def decode(
-        self, column: int, dictionary: SharedDictionary | None = None, *, first_rows: int | None = None
+        self,
+        column: int,
+        dictionary: SharedDictionary | None = None,
+        *,
+        bounds: Bounds | None = None,
+        first_rows: int | None = None,
     ) -> Column:
         """All rows of a column of the file, or the first few of its first row group.
 
-        DataError names the place when the bytes are not what the footer says.
+        `bounds`: the range of the whole table's column, for which integers are narrowed. DataError names the place
+        when the bytes are not what the footer says.
         """
         chunks = self._read(column, self._rows if first_rows is None else min(first_rows, self._rows))
         try:
-            parts = [_column(chunk, dictionary) for chunk in chunks]
+            parts = [self._convert(column, chunk, dictionary, bounds) for chunk in chunks]
         except DataError as error:
             raise DataError(f"corrupt column: {self._place(column)}: {error.message}") from error
         except (pa.ArrowException, UnicodeDecodeError, OverflowError) as error:
@@ -135,6 +145,16 @@ class RowGroupDecoder:
         batches = self._reader.iter_batches(rows, row_groups=self._groups[:1], column_indices=[leaf], use_threads=False)
         return pa.chunked_array([next(batches).column(0)])
 
+    def _convert(
+        self, column: int, array: pa.Array, dictionary: SharedDictionary | None, bounds: Bounds | None
+    ) -> Column:
+        if pa.types.is_dictionary(array.type):
+            return _coded(array, dictionary)
+        leaf = self._file.fields[column].leaf
+        short = self._file.metadata.schema.column(leaf).physical_type in _SHORT
+        converted = small_decimals(array) if short and pa.types.is_decimal128(array.type) else column_from_arrow(array)
+        return narrow(converted, bounds) if isinstance(converted, FixedColumn) else converted
+
     def _place(self, column: int) -> str:
         groups = self._groups[0] if len(self._groups) == 1 else self._groups
         return self._file.place(groups, column)
@@ -144,9 +164,7 @@ def _storage(array: pa.Array) -> pa.Array:
     return array.storage if isinstance(array.type, pa.BaseExtensionType) else array
 
 
-def _column(array: pa.Array, dictionary: SharedDictionary | None) -> Column:
-    if not pa.types.is_dictionary(array.type):
-        return column_from_arrow(array)
+def _coded(array: pa.DictionaryArray, dictionary: SharedDictionary | None) -> Column:
     type_ = normalise_type(array.type)
     coded = None if dictionary is None else dictionary.encode(array, type_)
     if coded is not None:

@@ -69,6 +69,7 @@ class Scan:
             filters=tuple(FilterUse(column, value) for column, value in filters),
             output=self.output,
             dictionaries=self._dictionaries() if ctx.settings.dictionary_codes else {},
+            bounds=tuple(self.table.bounds(column) for column in self.columns),
             batch_rows=batch_rows,
         )
         await ScanRun(ctx, out, reader, planned.units).run()

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 import torch
 
 from pystachio.operators.batch import Batch
-from pystachio.operators.column import Column
+from pystachio.operators.column import Bounds, Column
 from pystachio.operators.evaluate import select
 from pystachio.operators.expressions import Expression, fields_of, shift_fields
 from pystachio.operators.kernels.selection import slice_column, take
@@ -62,13 +62,15 @@ class FilterUse:
 class RowReader:
     """What a scan does with the bytes of a unit. Positions are in the scan's `columns`.
 
-    `dictionaries[position]`: the shared dictionary of a column that is read as codes.
+    `dictionaries[position]`: the shared dictionary of a column that is read as codes. `bounds[position]`: the range of
+    an integer-like column in the whole table, by the footers.
     """
 
     predicate: Expression | None
     filters: tuple[FilterUse, ...]
     output: tuple[int, ...]
     dictionaries: dict[int, SharedDictionary]
+    bounds: tuple[Bounds | None, ...]
     batch_rows: int
 
     @property
@@ -129,7 +131,9 @@ class UnitRows:
         coded = [unit.columns[p] for p in missing if p in dictionaries and not dictionaries[p].overflowed]
         decoder = RowGroupDecoder(unit.file, unit.groups, source, coded)
         for position in missing:
-            self.columns[position] = decoder.decode(unit.columns[position], dictionaries.get(position))
+            self.columns[position] = decoder.decode(
+                unit.columns[position], dictionaries.get(position), bounds=self.reader.bounds[position]
+            )
 
     def select(self, source: FetchedExtents) -> None:
         """Decode what decides, and find the pieces in which rows survive."""

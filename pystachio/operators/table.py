@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 
 from pystachio.errors import DataError, Unsupported
 from pystachio.operators.batch import Field, Schema
-from pystachio.operators.column import normalise_type
+from pystachio.operators.column import Bounds, normalise_type
 from pystachio.operators.parquet_chunks import ChunkDescription, describe_chunks
 from pystachio.operators.parquet_dictionary import SharedDictionary
 from pystachio.operators.parquet_statistics import ChunkStatistics, statistics_reader
@@ -69,7 +69,13 @@ class ColumnChunk:
     has_dictionary: bool
     coded: bool
     text_bytes: int | None
+    values: int
     statistics: ChunkStatistics
+
+    @property
+    def has_values(self) -> bool:
+        """Whether a value may be there that is not NULL."""
+        return self.values > 0 and self.statistics.nulls != self.values
 
 
 @dataclass(eq=False)
@@ -142,7 +148,7 @@ class ParquetFile:
                 f"type {raw.physical_type}, file of {self.size} bytes"
             )
         coded = has_dictionary and raw.coded is not False
-        return ColumnChunk(offset, length, raw.decoded, has_dictionary, coded, raw.text_bytes, statistics)
+        return ColumnChunk(offset, length, raw.decoded, has_dictionary, coded, raw.text_bytes, raw.values, statistics)
 
     def place(self, group: int | Sequence[int], column: int | None = None) -> str:
         """Where in the file, for messages."""
@@ -158,7 +164,8 @@ class Table:
     name: str
     schema: Schema
     files: tuple[ParquetFile, ...]
-    dictionaries: dict[int, SharedDictionary] = field(default_factory=dict, repr=False, compare=False)
+    dictionaries: dict[int, SharedDictionary] = field(default_factory=dict, repr=False)
+    _bounds: dict[int, Bounds | None] = field(default_factory=dict, repr=False)
 
     @cached_property
     def version(self) -> tuple[FileVersion, ...]:
@@ -180,6 +187,16 @@ class Table:
     def dictionary(self, column: int) -> SharedDictionary:
         """The codes that all scans of the column share as long as the table's files stay as they are."""
         return self.dictionaries.setdefault(column, SharedDictionary())
+
+    def bounds(self, column: int) -> Bounds | None:
+        """The range of an integer-like column by the footers; None when unknown or when there is no value."""
+        if column not in self._bounds:
+            name = self.schema[column].name
+            chunks = [chunk for file in self.files for chunk in file.chunks(file.positions[name])]
+            ranges = [(chunk.statistics.low, chunk.statistics.high) for chunk in chunks if chunk.has_values]
+            known = bool(ranges) and all(isinstance(low, int) for low, _ in ranges)
+            self._bounds[column] = (min(r[0] for r in ranges), max(r[1] for r in ranges)) if known else None
+        return self._bounds[column]
 
     def codes_pay(self, column: int) -> bool:
         """Whether scans read the column as dictionary codes.

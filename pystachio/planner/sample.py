@@ -71,4 +71,5 @@ def _parts(table: Table, column: int, groups: Sequence[SampledGroup], fetch: Fet
         views = [(extent.offset, buffer.view) for extent, buffer in zip(extents, buffers, strict=True)]
         source = FetchedExtents(file.path, file.size, views)
         decoder = RowGroupDecoder(file, [sampled.group], source, [position] if coded else [])
-        yield take(decoder.decode(position, shared, first_rows=sampled.reach), sampled.rows)
+        decoded = decoder.decode(position, shared, bounds=table.bounds(column), first_rows=sampled.reach)
+        yield take(decoded, sampled.rows)

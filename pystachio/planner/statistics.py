@@ -161,7 +161,7 @@ def column_statistics(table: Table, column: int) -> ColumnStatistics:
     chunks: list[tuple[ColumnChunk, int]] = []
     for file in table.files:
         chunks.extend(zip(file.chunks(file.positions[name]), file.row_group_rows, strict=True))
-    valued = [chunk for chunk, rows in chunks if rows and chunk.statistics.nulls != rows]
+    valued = [chunk for chunk, _ in chunks if chunk.has_values]
     ranged = bool(valued) and all(chunk.statistics.low is not None for chunk in valued)
     nulls = [chunk.statistics.nulls for chunk, _ in chunks]
     return ColumnStatistics(

@@ -19,8 +19,8 @@ from pystachio.operators.expressions import Literal
 from pystachio.operators.functions import exact
 from pystachio.operators.functions.arithmetic import float_column
 from pystachio.operators.functions.function import Function, Invocation, Kernel, Operand, always, same_as_first
-from pystachio.operators.functions.operands import column, floats
-from pystachio.operators.kernels.arithmetic import round_half_away
+from pystachio.operators.functions.operands import any_valid, column, floats
+from pystachio.operators.kernels.arithmetic import INT64, round_half_away
 from pystachio.operators.kernels.dates import floor_divide
 from pystachio.operators.kernels.selection import plain
 
@@ -67,9 +67,11 @@ def _absolute(invocation: Invocation) -> Operand:
         return exact.from_limbs(limbs, invocation.type, invocation.valid)
     if _is_float(values):
         return float_column(values.values.abs(), invocation.type)
-    # int8's -128 has no positive twin: one step wider has.
-    wide = FixedColumn(invocation.type, values.values.to(torch.int64).abs())
-    return exact.checked(wide, invocation.type, invocation.valid)
+    # The smallest value of a dtype has no positive twin: one step wider it has, and int64 has no wider step.
+    wide = values.values.to(torch.int64)
+    if any_valid(wide == INT64[0], invocation.valid):
+        raise exact.overflow(invocation.type)
+    return exact.checked(FixedColumn(invocation.type, wide.abs()), invocation.type, invocation.valid)
 
 
 def _sign(invocation: Invocation) -> Operand:
