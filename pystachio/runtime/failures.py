@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import traceback
 from collections.abc import Iterator
 
 import torch
@@ -72,3 +73,20 @@ def is_out_of_memory(error: BaseException) -> bool:
     if isinstance(error, MemoryError):
         return True
     return isinstance(error, RuntimeError) and CPU_ALLOCATION_FAILURE in str(error)
+
+
+def forget_frames(error: BaseException) -> None:
+    """Turn the tracebacks of `error` and its causes into text: frames would keep the plan's buffers alive.
+
+    Foreign exceptions keep theirs as a note; ours say what there is to say. For an error whose tasks have ended.
+    """
+    seen: set[int] = set()
+    pending: list[BaseException | None] = [error]
+    while pending:
+        each = pending.pop()
+        if each is not None and id(each) not in seen:
+            seen.add(id(each))
+            if each.__traceback__ is not None and not isinstance(each, PystachioError):
+                each.add_note("raised here:\n" + "".join(traceback.format_tb(each.__traceback__)).rstrip())
+            each.__traceback__ = None
+            pending += (each.__cause__, each.__context__)

@@ -227,7 +227,7 @@ class _TierMemory:
         self.watch_for_stall()
 
     def watch_for_stall(self) -> None:
-        if self._stall_timer is None and self._stands_still():
+        if self.pool.waiting and self._stall_timer is None and self._stands_still():
             progress = self._progress()
             self._stall_timer = self._loop.call_later(STALL_GRACE_SECONDS, self._resolve_stall, progress)
 

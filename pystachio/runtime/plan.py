@@ -11,7 +11,7 @@ from pystachio.errors import Cancelled, PystachioError
 from pystachio.io_scheduler.request import PriorityClass
 from pystachio.runtime.actors import ActorRef, Children
 from pystachio.runtime.executor import BuildGraph, PlanScope, run_graph
-from pystachio.runtime.failures import typed_error
+from pystachio.runtime.failures import forget_frames, typed_error
 from pystachio.runtime.logging import bind_plan
 from pystachio.runtime.memory import Memory
 from pystachio.runtime.metrics import PlanMetrics
@@ -133,6 +133,8 @@ class PlanActor:
         entry = self._scope.entry
         bind_plan(entry.plan_id)
         error = await self._run(build)
+        if error is not None:
+            forget_frames(error)
         self._is_executing = False
         self._transfers.close_plan(entry.plan_id)
         with suppress(TimeoutError):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+import weakref
 from collections.abc import Sequence
 from pathlib import Path
 from random import Random
@@ -11,7 +12,15 @@ from random import Random
 import pytest
 import torch
 
-from pystachio.errors import Cancelled, DataError, InvalidRequest, NotFound, PystachioError, ResourceExhausted
+from pystachio.errors import (
+    Cancelled,
+    DataError,
+    InternalError,
+    InvalidRequest,
+    NotFound,
+    PystachioError,
+    ResourceExhausted,
+)
 from pystachio.io_scheduler.request import Extent, PriorityClass
 from pystachio.io_scheduler.service import IoSchedulerService
 from pystachio.runtime.channels import Channel
@@ -117,6 +126,35 @@ async def test_a_failing_plan_raises_its_error_to_everybody_who_waits() -> None:
             assert (caught.value.plan_id, caught.value.operator) == ("p", "scan")
         assert node.statistics().plans_failed == 1
         assert_nothing_left(node)
+
+
+async def test_an_error_keeps_none_of_the_plans_buffers_alive() -> None:
+    class Buffer:
+        pass
+
+    alive: list[weakref.ref[Buffer]] = []
+
+    def build(scope: PlanScope) -> Sequence[TaskSpec]:
+        ctx = scope.context("sort")
+
+        def work(held: Buffer) -> None:
+            raise KeyError(f"with {held} in its frames")
+
+        async def run() -> None:
+            buffer = Buffer()
+            alive.append(weakref.ref(buffer))
+            await ctx.stream.run(work, buffer)
+
+        return [TaskSpec("sort", run)]
+
+    async with make_node() as node:
+        handle = await node.submit(build, plan_id="p")
+        error = await handle.wait_ended()
+        await settle()
+        assert alive[0]() is None
+        assert isinstance(error, InternalError)
+        assert error.__cause__ is not None
+        assert "in work" in error.__cause__.__notes__[0]
 
 
 async def test_waiting_may_be_given_up_without_touching_the_plan() -> None:
