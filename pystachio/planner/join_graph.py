@@ -56,11 +56,15 @@ class Reducer:
 
 @dataclass(slots=True)
 class JoinGraph:
-    """What `collect` found. `owner[n]` is the relation of field number n, -1 for a reducer's field."""
+    """What `collect` found. `owner[n]` is the relation of field number n, -1 for a reducer's field.
+
+    `equalities` may be closed transitively; `pairs` (with whether NULLs are equal) may not, because the two fields have
+    different types or a NULL on both sides satisfies them.
+    """
 
     relations: list[Relation] = field(default_factory=list)
     equalities: list[tuple[int, int]] = field(default_factory=list)
-    null_safe: list[tuple[int, int]] = field(default_factory=list)
+    pairs: list[tuple[int, int, bool]] = field(default_factory=list)
     predicates: list[Expression] = field(default_factory=list)
     reducers: list[Reducer] = field(default_factory=list)
     fields: list[Field] = field(default_factory=list)
@@ -72,6 +76,13 @@ class JoinGraph:
         self.fields.extend(plan.schema)
         self.owner.extend([owner] * len(plan.schema))
         return tuple(range(base, len(self.fields)))
+
+    def add_key(self, left: int, right: int, null_equal: bool) -> None:
+        """The fields of these numbers must be equal."""
+        if null_equal or self.fields[left].type != self.fields[right].type:
+            self.pairs.append((left, right, null_equal))
+        else:
+            self.equalities.append((left, right))
 
     def owners(self, numbers: Iterable[int]) -> frozenset[int]:
         """The relations that fields belong to."""
@@ -110,8 +121,7 @@ def _collect(
             left = _collect(plan.left, graph, order_inside)
             right = _collect(plan.right, graph, order_inside)
             for left_key, right_key, null_equal in zip(plan.left_keys, plan.right_keys, plan.null_equal, strict=True):
-                pairs = graph.null_safe if null_equal else graph.equalities
-                pairs.append((left[left_key], right[right_key]))
+                graph.add_key(left[left_key], right[right_key], null_equal)
             _add_predicates(graph, plan.residual, left + right)
             return left + right
         case Join(kind=JoinKind.SEMI | JoinKind.ANTI):

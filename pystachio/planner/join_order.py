@@ -188,11 +188,11 @@ class _Greedy:
             for c, number in right.members.items()
             if c in left.members
         ]
-        for a, b in self._graph.null_safe:
+        for a, b, null_equal in self._graph.pairs:
             if a in left.positions and b in right.positions:
-                keys.append((left.positions[a], right.positions[b], True))
+                keys.append((left.positions[a], right.positions[b], null_equal))
             elif b in left.positions and a in right.positions:
-                keys.append((left.positions[b], right.positions[a], True))
+                keys.append((left.positions[b], right.positions[a], null_equal))
         both = left.relations | right.relations
         predicates = tuple(
             p
