@@ -154,8 +154,8 @@ def _digits(column: Column, direction: Direction) -> list[_Digit]:
     if column.validity is None:
         return values
     first = values[0]
-    if len(values) == 1 and first.span < _SPAN_LIMIT:
-        null = first.low - 1 if direction.nulls_first else first.high + 1
+    null = first.low - 1 if direction.nulls_first else first.high + 1
+    if len(values) == 1 and first.span < _SPAN_LIMIT and _SIGN <= null <= ~_SIGN:
         filled = torch.where(column.validity, first.values, null)
         return [_Digit(filled, min(first.low, null), max(first.high, null))]
     flag = column.validity if direction.nulls_first else ~column.validity
