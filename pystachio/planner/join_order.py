@@ -188,11 +188,11 @@ class _Greedy:
             for c, number in right.members.items()
             if c in left.members
         ]
-        for a, b, null_equal in self._graph.pairs:
+        for a, b, nulls_match in self._graph.pairs:
             if a in left.positions and b in right.positions:
-                keys.append((left.positions[a], right.positions[b], null_equal))
+                keys.append((left.positions[a], right.positions[b], nulls_match))
             elif b in left.positions and a in right.positions:
-                keys.append((left.positions[b], right.positions[a], null_equal))
+                keys.append((left.positions[b], right.positions[a], nulls_match))
         both = left.relations | right.relations
         predicates = tuple(
             p
