@@ -17,7 +17,7 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from pystachio.operators.aggregate_results import states_of
-from pystachio.operators.aggregate_states import State, state_types
+from pystachio.operators.aggregate_states import State, StateKind, state_types
 from pystachio.operators.batch import Field, Schema
 from pystachio.operators.expressions import AggregateCall
 
@@ -105,7 +105,7 @@ def plan_aggregate(
                 distinct_states.setdefault(part, len(distinct_states))
                 parts.append(part)
             else:
-                state = State(kind, call.arguments, call.filter, columns)
+                state = State(kind, _read_by(kind, call, input_schema), call.filter, columns)
                 states.setdefault(state, len(states))
                 parts.append(state)
         wanted.append((call, parts))
@@ -132,6 +132,13 @@ def partial_schema(plan: AggregatePlan, input_schema: Schema) -> Schema:
     for state in plan.states:
         fields += [Field(state.kind.value, type_) for type_ in state.types]
     return tuple(fields)
+
+
+def _read_by(kind: StateKind, call: AggregateCall, input_schema: Schema) -> tuple[int, ...]:
+    """Counting values that are never NULL is counting rows: one state for all of them."""
+    if kind is StateKind.COUNT and not any(input_schema[argument].nullable for argument in call.arguments):
+        return ()
+    return call.arguments
 
 
 def _is_distinct(call: AggregateCall) -> bool:

@@ -9,18 +9,20 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import assert_never
+from typing import Final, assert_never
 
 import pyarrow as pa
 import torch
 
 from pystachio.errors import InternalError
-from pystachio.operators.column import Column, FixedColumn, WideDecimalColumn
+from pystachio.operators.column import Bounds, Column, FixedColumn, WideDecimalColumn
 from pystachio.operators.functions.operands import unscaled
 from pystachio.operators.kernels.exact_sums import exact_sums
 from pystachio.operators.kernels.extremes import extreme, first
 from pystachio.operators.kernels.grouping import Grouping
 from pystachio.operators.kernels.selection import plain, with_validity
+
+_ONE_EACH: Final[Bounds] = (1, 1)
 
 
 class StateKind(StrEnum):
@@ -75,8 +77,9 @@ def lift(
     match kind:
         case StateKind.COUNT:
             counted = _conjunction([passing, *(column.validity for column in arguments)])
-            ones = torch.ones(rows, dtype=torch.int8, device=device) if counted is None else counted.to(torch.int8)
-            return [FixedColumn(pa.int64(), ones, None, (0, 1))]
+            if counted is None:
+                return [FixedColumn(pa.int64(), torch.ones(rows, dtype=torch.int8, device=device), None, _ONE_EACH)]
+            return [FixedColumn(pa.int64(), counted.to(torch.int8), None, (0, 1))]
         case StateKind.SUM:
             return [_exact(arguments[0], _conjunction([passing, arguments[0].validity]))]
         case StateKind.MINIMUM | StateKind.MAXIMUM:
@@ -145,8 +148,8 @@ def _exact(column: Column, validity: torch.Tensor | None) -> Column:
 
 def _counts(column: Column, grouping: Grouping) -> torch.Tensor:
     assert isinstance(column, FixedColumn)
-    if column.values.dtype == torch.int8 and bool((column.values == 1).all()):
-        return grouping.row_counts()
+    if column.bounds == _ONE_EACH:
+        return grouping.row_counts
     return grouping.sums(column.values.to(torch.int64))
 
 

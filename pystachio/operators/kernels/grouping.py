@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Final
 
 import torch
@@ -17,7 +18,7 @@ _DENSE_SLOTS_PER_ROW: Final = 2
 """Up to this many slots folds run over codes as they are; unused slots are dropped from the results."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, eq=False)
 class Grouping:
     """`ids` (int64 [rows], in [0, slots)) is each row's slot; None: all rows are one group, even when there are none.
 
@@ -36,6 +37,7 @@ class Grouping:
     def groups(self) -> int:
         return self.slots if self.used is None else self.used.shape[0]
 
+    @cached_property
     def row_counts(self) -> torch.Tensor:
         """int64 [groups]."""
         if self.ids is None:

@@ -34,12 +34,13 @@ class KeyCodes:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Step:
-    """Append `part` of column `column` to the code: digits (numbered by `digit_numbers` when raw) at `radix`; then,
-    with `code_numbers`, the code itself is numbered anew."""
+    """Append `part` of column `column` to the code: digits (numbered by `digit_numbers` when raw) below `radix`, which
+    makes codes below `span`. Then, with `code_numbers`, the code itself is numbered anew."""
 
     column: int
     part: KeyPart
-    radix: int | None
+    radix: int
+    span: int
     digit_numbers: HashTable | None
     code_numbers: HashTable | None
 
@@ -68,7 +69,7 @@ class KeyEncoding:
         for step in self.steps:
             values, missing = _ranged(step.part.encode(columns[step.column]), step.digit_numbers)
             absent = _either(absent, missing)
-            code = values if code is None or step.radix is None else code.to(torch.int64) * step.radix + values
+            code = values if code is None else _append(code, values, step.radix, step.span)
             if step.code_numbers is not None:
                 code, missing = _numbered(code.to(torch.int64), step.code_numbers)
                 absent = _either(absent, missing)
@@ -87,7 +88,7 @@ def encode_build(columns: Sequence[Column], null_equal: Sequence[bool]) -> tuple
     parts = _all_parts(columns, null_equal)
     if len(parts) == 1:
         column, part = parts[0]
-        encoding = KeyEncoding((_Step(column, part, None, None, None),), part.span)
+        encoding = KeyEncoding((_Step(column, part, 0, 0, None, None),), part.span)
         return encoding, encoding.encode(columns)
     return _fold(columns, parts, lookups=True)
 
@@ -137,13 +138,20 @@ def _fold(
                 steps[-1] = replace(steps[-1], code_numbers=numbers)
             if span * radix >= SPAN_LIMIT:
                 values, radix, digit_numbers = _number(values.to(torch.int64), lookups)
-            code, span = code.to(torch.int64) * radix + values, span * radix
-        steps.append(_Step(column, part, radix, digit_numbers, None))
+            span *= radix
+            code = _append(code, values, radix, span)
+        steps.append(_Step(column, part, radix, span, digit_numbers, None))
     assert code is not None
     encoding = KeyEncoding(tuple(steps), span)
     if absent is None:
         return encoding, KeyCodes(code, span, exact=True)
     return encoding, KeyCodes(torch.where(absent, span, code.to(torch.int64)), span)
+
+
+def _append(code: torch.Tensor, digits: torch.Tensor, radix: int, span: int) -> torch.Tensor:
+    """code * radix + digits, which is below `span`."""
+    dtype = torch.int32 if span < 2**31 else torch.int64
+    return code.to(dtype).mul(radix).add_(digits.to(dtype))
 
 
 def _number(values: torch.Tensor, lookup: bool) -> tuple[torch.Tensor, int, HashTable | None]:
