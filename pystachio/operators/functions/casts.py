@@ -143,7 +143,8 @@ def _scale(type_: pa.DataType) -> int:
 
 def _reinterpreted(values: FixedColumn, type_: pa.DataType) -> FixedColumn:
     """Between integers and dates, times or spans: the integer counts the type's steps."""
-    if pa.types.is_decimal(type_) or pa.types.is_decimal(values.type) or step_of(values.type) is None:
+    integer = pa.types.is_integer(values.type) or pa.types.is_integer(type_)
+    if not integer or step_of(values.type) is None or step_of(type_) is None:
         raise Unsupported(f"a cast of {values.type} to {type_}")
     return exact.checked(values, type_, values.validity)
 

@@ -206,7 +206,7 @@ def convert_time(values: Column, type_: pa.DataType, valid: torch.Tensor | None)
     assert isinstance(values, FixedColumn)
     source, target = step_of(values.type), step_of(type_)
     if source is None or target is None:
-        raise InvalidRequest(f"a conversion of {values.type} to {type_}")
+        raise Unsupported(f"a conversion of {values.type} to {type_}")
     ratio = source / target
     if ratio == 1:
         return FixedColumn(type_, values.values, valid, values.bounds)

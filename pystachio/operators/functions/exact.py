@@ -36,7 +36,7 @@ def combine(
         ranges = operand_bounds(left, measure=measure), operand_bounds(right, measure=measure)
         if ranges[0] is not None and ranges[1] is not None:
             bounds = range_of(function, ranges[0], ranges[1])
-            if fits(bounds, INT64) and (measure or digits == 0):
+            if all(fits(part, INT64) for part in (*ranges, bounds)) and (measure or digits == 0):
                 return _combine_fixed(function, left, right, bounds, type_, valid, digits)
     device = device_of(cast(Column, right if isinstance(left, Literal) else left))
     first, second = limbs(left, device), limbs(right, device)

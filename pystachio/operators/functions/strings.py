@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import reduce
 from typing import Any, Final
 
 import pyarrow as pa
@@ -183,6 +184,10 @@ def _concatenate(
         else text_of(operand).cast(pa.large_string())
         for operand in operands
     ]
+    if skip_nulls:
+        # Arrow drops rows in which all parts are NULL: there the first one is made empty.
+        missing = reduce(pc.and_, [pc.is_null(array) for array in arrays])
+        arrays[0] = pc.if_else(missing, pa.scalar("", pa.large_string()), arrays[0])
     handling = "skip" if skip_nulls else "emit_null"
     joined = pc.binary_join_element_wise(*arrays, separator, null_handling=handling)
     if isinstance(joined, pa.Scalar):

@@ -36,6 +36,10 @@ def _parse(texts: pa.Array, type_: pa.DataType) -> pa.Array:
         return _parse_decimals(texts, type_)
     if pa.types.is_integer(type_):
         texts = pc.replace_substring_regex(texts, r"\A\+", "")
+    if pa.types.is_time(type_):
+        # Arrow parses no times of day by themselves.
+        moments = pc.binary_join_element_wise(pa.scalar("1970-01-01 ", texts.type), texts, pa.scalar("", texts.type))
+        return moments.cast(pa.timestamp(type_.unit)).cast(type_)
     if not (pa.types.is_integer(type_) or pa.types.is_floating(type_) or pa.types.is_temporal(type_)):
         raise Unsupported(f"a cast of a string to {type_}")
     return texts.cast(type_)
@@ -96,8 +100,12 @@ def _format_decimals(column: FixedColumn | WideDecimalColumn) -> pa.Array:
 
 
 def _format_floats(column: FixedColumn | WideDecimalColumn) -> pa.Array:
-    texts = column_to_arrow(column).cast(pa.large_string())
-    return pc.replace_substring_regex(texts, r"\A(-?\d+)\z", r"\1.0")
+    """By numpy: the shortest digits that read back as the same number, with an exponent only beyond 16 digits."""
+    assert isinstance(column, FixedColumn)
+    texts = pa.array(column.values.cpu().numpy().astype(str), pa.large_string())
+    if column.validity is None:
+        return texts
+    return pc.if_else(pa.array(column.validity.cpu().numpy()), texts, pa.scalar(None, pa.large_string()))
 
 
 def _format_times(column: FixedColumn | WideDecimalColumn) -> pa.Array:
