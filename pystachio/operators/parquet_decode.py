@@ -37,6 +37,10 @@ class FetchedExtents:
         self._offsets = [offset for offset, _ in self._extents]
         self._position = 0
 
+    def reopened(self) -> FetchedExtents:
+        """The same bytes with a position of its own, for another thread."""
+        return FetchedExtents(self._path, self._size, self._extents)
+
     def read(self, length: int = -1) -> memoryview:
         start = self._position
         end = self._size if length < 0 else min(start + length, self._size)

@@ -7,7 +7,7 @@ only surviving rows of them are gathered.
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -122,23 +122,23 @@ class UnitRows:
     unit: Unit
     columns: dict[int, Column] = field(default_factory=dict)
     alive: tuple[Piece, ...] = ()
+    _opened: tuple[FetchedExtents, RowGroupDecoder] | None = None
 
     def decode(self, positions: Sequence[int], source: FetchedExtents) -> None:
-        missing = [position for position in positions if position not in self.columns]
-        if not missing:
-            return
-        unit, dictionaries = self.unit, self.reader.dictionaries
-        coded = [unit.columns[p] for p in missing if p in dictionaries and not dictionaries[p].overflowed]
-        decoder = RowGroupDecoder(unit.file, unit.groups, source, coded)
-        for position in missing:
-            self.columns[position] = decoder.decode(
-                unit.columns[position], dictionaries.get(position), bounds=self.reader.bounds[position]
-            )
+        """Add columns to those that are decoded; one thread per source at a time."""
+        for position in positions:
+            if position not in self.columns:
+                shared, bounds = self.reader.dictionaries.get(position), self.reader.bounds[position]
+                decoder = self._decoder(source)
+                self.columns[position] = decoder.decode(self.unit.columns[position], shared, bounds=bounds)
 
     def select(self, source: FetchedExtents) -> None:
         """Decode what decides, and find the pieces in which rows survive."""
         self.decode(self.reader.first, source)
-        pieces = (self.reader.select(self.columns, *rows) for rows in self.reader.pieces(self.unit.rows))
+        self.keep(self.reader.select(self.columns, *rows) for rows in self.reader.pieces(self.unit.rows))
+
+    def keep(self, pieces: Iterable[Piece]) -> None:
+        """Go on with those of the pieces in which a row survives."""
         self.alive = tuple(piece for piece in pieces if piece.survivors is None or len(piece.survivors))
 
     def put_out(self, source: FetchedExtents) -> Iterator[Batch]:
@@ -146,11 +146,23 @@ class UnitRows:
         if self.alive:
             self.decode(self.reader.rest, source)
         for piece in self.alive:
-            yield self.reader.batch(self.columns, piece)
+            yield from self.put_out_piece(piece)
+
+    def put_out_piece(self, piece: Piece) -> Iterator[Batch]:
+        """Gather a piece's rows when all columns are decoded."""
+        yield self.reader.batch(self.columns, piece)
 
     def select_and_put_out(self, source: FetchedExtents) -> Iterator[Batch]:
         self.select(source)
         yield from self.put_out(source)
+
+    def _decoder(self, source: FetchedExtents) -> RowGroupDecoder:
+        if self._opened is not None and self._opened[0] is source:
+            return self._opened[1]
+        coded = [self.unit.columns[p] for p, shared in self.reader.dictionaries.items() if not shared.overflowed]
+        decoder = RowGroupDecoder(self.unit.file, self.unit.groups, source, coded)
+        self._opened = source, decoder
+        return decoder
 
 
 def _narrow(survivors: torch.Tensor | None, use: FilterUse, column: Column) -> torch.Tensor | None:

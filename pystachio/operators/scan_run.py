@@ -1,10 +1,15 @@
-"""One run of a scan on the loop: reads ahead of the decoders, under reservations; one worker job per unit."""
+"""One run of a scan on the loop: reads ahead of the decoders, under reservations; one worker job per unit.
+
+When fewer units than workers are left, each of them is spread over the workers: column by column, then in slices.
+"""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Coroutine, Sequence
 from dataclasses import dataclass
+from functools import partial
+from typing import TypeVar
 
 from pystachio.operators.operator import Output
 from pystachio.operators.parquet_decode import FetchedExtents
@@ -14,6 +19,8 @@ from pystachio.runtime.context import Context
 from pystachio.runtime.failures import root_cause
 from pystachio.runtime.memory import Reservation
 from pystachio.runtime.metrics import WaitReason
+
+T = TypeVar("T")
 
 _READ_AHEAD_BYTES = 64 << 20
 """Fetched and not yet decoded bytes beyond which no further unit is read ahead."""
@@ -25,11 +32,11 @@ _MOSTLY_DEAD = 0.5
 
 @dataclass(slots=True, eq=False)
 class _Fetch:
-    """A unit whose bytes are on their way. `positions`: what is read in the first (mostly the only) read."""
+    """A unit whose bytes are on their way. `split`: only the columns that decide; `spread`: over all workers."""
 
     unit: Unit
-    positions: tuple[int, ...]
     split: bool
+    spread: bool
     nbytes: int
     reservation: Reservation
     source: asyncio.Task[FetchedExtents]
@@ -43,7 +50,9 @@ class ScanRun:
         self._out = out
         self._reader = reader
         self._units = units
-        self._workers = min(ctx.settings.workers, len(units)) or 1
+        # One more than can run, so that none idles while a batch is handed over; a single worker keeps the file's order.
+        workers = ctx.settings.workers
+        self._takers = workers + 1 if workers > 1 else 1
         self._ready: asyncio.Queue[_Fetch | None] = asyncio.Queue()
         self._window = _Window(_READ_AHEAD_BYTES)
         self._held: set[Reservation] = set()
@@ -54,7 +63,7 @@ class ScanRun:
         try:
             async with asyncio.TaskGroup() as group:
                 group.create_task(self._read_ahead(group))
-                for _ in range(self._workers + 1):  # one more than runs, so that a second read keeps no worker idle
+                for _ in range(self._takers):
                     group.create_task(self._work())
         except BaseExceptionGroup as failures:
             raise root_cause(failures) from None
@@ -64,18 +73,16 @@ class ScanRun:
 
     async def _read_ahead(self, group: asyncio.TaskGroup) -> None:
         everything = tuple(sorted({*self._reader.first, *self._reader.rest}))
-        for unit in self._units:
+        for index, unit in enumerate(self._units):
             split = self._reads_twice()
-            positions = self._reader.first if split else everything
             nbytes = sum(extent.length for extent in unit.extents(everything))
             await self._window.enter(nbytes)
-            reservation = await self._ctx.memory.reserve(
-                nbytes + unit.decoded_bytes(everything), net_delta=0, transient=True
-            )
+            reservation = await self._ctx.memory.reserve(nbytes + unit.decoded_bytes(everything), transient=True)
             self._held.add(reservation)
-            source = group.create_task(self._read(unit, positions))
-            self._ready.put_nowait(_Fetch(unit, positions, split, nbytes, reservation, source))
-        for _ in range(self._workers + 1):
+            source = group.create_task(self._read(unit, self._reader.first if split else everything))
+            spread = self._spreads(index, unit)
+            self._ready.put_nowait(_Fetch(unit, split, spread, nbytes, reservation, source))
+        for _ in range(self._takers):
             self._ready.put_nowait(None)
 
     def _reads_twice(self) -> bool:
@@ -83,6 +90,11 @@ class ScanRun:
         if not self._reader.first or not self._reader.rest:
             return False
         return self._finished >= _TRIAL_UNITS and self._dead >= _MOSTLY_DEAD * self._finished
+
+    def _spreads(self, index: int, unit: Unit) -> bool:
+        """Whether this unit would leave workers idle, and is worth the hops."""
+        whole = len(self._units) - len(self._units) % self._ctx.settings.workers
+        return index >= whole and unit.rows >= 2 * self._ctx.settings.batch_rows
 
     async def _read(self, unit: Unit, positions: Sequence[int]) -> FetchedExtents:
         extents = [extent for extent in unit.extents(positions) if extent.length]
@@ -96,21 +108,50 @@ class ScanRun:
                 source = await fetch.source
             self._window.leave(fetch.nbytes)
             rows = UnitRows(self._reader, fetch.unit)
-            if fetch.split:
-                await self._select_then_read(rows, source)
+            if fetch.spread:
+                await self._spread(rows, source, fetch.split)
+            elif fetch.split:
+                await self._ctx.stream.run(rows.select, source)
+                if rows.alive:
+                    await self._out.emit(partial(rows.put_out, await self._read_rest(rows)))
             else:
-                await self._out.emit(lambda rows=rows, source=source: rows.select_and_put_out(source))  # type: ignore[misc]
+                await self._out.emit(partial(rows.select_and_put_out, source))
             self._finished += 1
             self._dead += not rows.alive
             self._held.discard(fetch.reservation)
             fetch.reservation.release()
 
-    async def _select_then_read(self, rows: UnitRows, source: FetchedExtents) -> None:
-        await self._ctx.stream.run(rows.select, source)
+    async def _read_rest(self, rows: UnitRows) -> FetchedExtents:
+        with self._ctx.metrics.waiting(WaitReason.IO):
+            return await self._read(rows.unit, self._reader.rest)
+
+    async def _spread(self, rows: UnitRows, source: FetchedExtents, split: bool) -> None:
+        reader, run = self._reader, self._ctx.stream.run
+        await self._decode_together(rows, reader.first, source)
+        pieces = reader.pieces(rows.unit.rows)
+        rows.keep(await _all([run(reader.select, rows.columns, *piece) for piece in pieces]))
         if rows.alive:
-            with self._ctx.metrics.waiting(WaitReason.IO):
-                rest = await self._read(rows.unit, self._reader.rest)
-            await self._out.emit(lambda: rows.put_out(rest))
+            await self._decode_together(rows, reader.rest, await self._read_rest(rows) if split else source)
+            await _all([self._out.emit(partial(rows.put_out_piece, piece)) for piece in rows.alive])
+
+    async def _decode_together(self, rows: UnitRows, positions: Sequence[int], source: FetchedExtents) -> None:
+        """Each column in a job of its own."""
+        parts = [UnitRows(self._reader, rows.unit) for _ in positions]
+        await _all(
+            [
+                self._ctx.stream.run(part.decode, [position], source.reopened())
+                for part, position in zip(parts, positions, strict=True)
+            ]
+        )
+        for part in parts:
+            rows.columns.update(part.columns)
+
+
+async def _all(coroutines: Sequence[Coroutine[object, object, T]]) -> list[T]:
+    """Their results, run together; the first failure cancels the others."""
+    async with asyncio.TaskGroup() as group:
+        tasks = [group.create_task(coroutine) for coroutine in coroutines]
+    return [task.result() for task in tasks]
 
 
 class _Window:

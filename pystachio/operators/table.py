@@ -131,6 +131,9 @@ class ParquetFile:
         return describe_chunks(self.path, self.footer, self.metadata.num_columns)
 
     def _chunk(self, column: int, group: int, raw: ChunkDescription, statistics: ChunkStatistics) -> ColumnChunk:
+        rows = self.row_group_rows[group]
+        if not rows and not raw.values:  # writers put anything into the offsets of empty chunks
+            return ColumnChunk(FIRST_DATA_BYTE, 0, 0, False, False, None, 0, statistics)
         offset, has_dictionary = raw.data_offset, False
         if raw.dictionary_offset is not None and 0 < raw.dictionary_offset < offset:
             offset, has_dictionary = raw.dictionary_offset, True
@@ -141,10 +144,10 @@ class ParquetFile:
         plausible = 0 <= raw.decoded <= _MOST_PLAUSIBLE_RATIO * (length + 1)
         leaf = self.fields[column].leaf
         typed = raw.physical_type == self.metadata.schema.column(leaf).physical_type
-        if not (inside and plausible and typed and raw.values == self.row_group_rows[group]):
+        if not (inside and plausible and typed and raw.values == rows):
             raise DataError(
                 f"the Parquet footer contradicts the file: {self.place(group, column)}: offset {offset}, "
-                f"length {length}, decoded {raw.decoded}, values {raw.values} of {self.row_group_rows[group]} rows, "
+                f"length {length}, decoded {raw.decoded}, values {raw.values} of {rows} rows, "
                 f"type {raw.physical_type}, file of {self.size} bytes"
             )
         coded = has_dictionary and raw.coded is not False
