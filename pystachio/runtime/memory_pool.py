@@ -6,8 +6,8 @@ A pool counts the bytes of one tier. Requests name an account (an operator of a 
 Three rules keep data flowing, so that waiting is nearly always short:
 
 - State never takes the last eighth of the budget: what is on its way always finds room.
-- An account that holds transient bytes may grow only up to the bytes that would stay free (dynamic thresholds after
-  Choudhury and Hahne 1998), so that a scan that reads ahead cannot starve another one.
+- An account's first transient item may take whatever is free, further ones only fit into that eighth: a scan may read
+  ahead for a join that is still being built, and must not take the memory that the join needs to get ready.
 - The order of grants is: requests that will free memory, then neutral ones, then growing ones; inside each the plan's
   priority, raised by one class for each `AGEING_SECONDS` waited; then first come, first served. A request that does
   not fit is passed by others until it is overdue (has aged by a class); after that only what keeps data flowing passes.
@@ -100,11 +100,10 @@ class MemoryPool:
         return left
 
     def fits(self, account: Account, nbytes: int, *, transient: bool) -> bool:
-        free = self.budget - self.used - nbytes
-        if free < 0:
+        if self.used + nbytes > self.budget:
             return False
         if transient:
-            return account.transient == 0 or account.transient + nbytes <= free
+            return account.transient == 0 or self.transient + nbytes <= self.budget - self.state_budget
         return self.state + nbytes <= self.state_budget
 
     def could_ever_fit(self, account: Account, nbytes: int, *, transient: bool) -> bool:
@@ -114,11 +113,14 @@ class MemoryPool:
         return account.state + nbytes <= self.state_budget
 
     def enough(self, account: Account, nbytes: int, *, transient: bool) -> int:
-        """The budget that would admit the request beside the state that is held now."""
-        if transient:
-            return self.state + nbytes
-        state = self.state + nbytes
-        return -(-state * TRANSIENT_FLOOR_DIVISOR // (TRANSIENT_FLOOR_DIVISOR - 1)) + TRANSIENT_FLOOR_DIVISOR
+        """The budget that would admit the request beside everything that is held now."""
+        divisor = TRANSIENT_FLOOR_DIVISOR
+        needed = self.used + nbytes
+        if not transient:
+            needed = max(needed, -(-(self.state + nbytes) * divisor // (divisor - 1)) + divisor)
+        elif account.transient:
+            needed = max(needed, (self.transient + nbytes) * divisor)
+        return needed
 
     def take(self, account: Account, nbytes: int, *, transient: bool) -> None:
         """Count `nbytes` as held, whether they fit or not."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, rule
 
@@ -48,14 +48,17 @@ def test_state_leaves_an_eighth_to_what_is_on_its_way() -> None:
     assert not pool.fits(holder, 101, transient=True)
 
 
-def test_an_account_with_transient_bytes_leaves_as_much_free_as_it_holds() -> None:
-    pool = MemoryPool(100)
+def test_reading_ahead_stays_out_of_the_memory_that_state_may_need() -> None:
+    pool = MemoryPool(800)
     reader = pool.account(plan("p"), "reader")
     other = pool.account(plan("p"), "other")
-    pool.take(reader, 30, transient=True)
-    assert pool.fits(reader, 20, transient=True)
-    assert not pool.fits(reader, 21, transient=True)
-    assert pool.fits(other, 70, transient=True)
+    assert pool.fits(reader, 800, transient=True)
+    pool.take(reader, 60, transient=True)
+    assert pool.fits(reader, 40, transient=True)
+    assert not pool.fits(reader, 41, transient=True)
+    assert pool.fits(other, 740, transient=True)
+    pool.take(reader, 40, transient=True)
+    assert pool.fits(other, pool.state_budget, transient=False)
 
 
 def test_the_first_transient_item_may_take_everything() -> None:
@@ -80,17 +83,27 @@ def test_what_could_ever_be_granted(state: int, nbytes: int, transient: bool, po
     assert pool.could_ever_fit(account, nbytes, transient=transient) is possible
 
 
-@pytest.mark.parametrize("transient", [False, True])
-def test_the_budget_named_as_enough_is_enough(transient: bool) -> None:
-    for held in (0, 1, 13, 700):
-        for nbytes in (1, 7, 99, 1000):
-            pool = MemoryPool(800)
-            account = pool.account(plan("p"), "a")
-            pool.take(account, held, transient=False)
-            enough = MemoryPool(pool.enough(account, nbytes, transient=transient))
-            same = enough.account(plan("p"), "a")
-            enough.take(same, held, transient=False)
-            assert enough.fits(same, nbytes, transient=transient)
+def pool_holding(budget: int, state: int, own: int, others: int) -> tuple[MemoryPool, Account]:
+    pool = MemoryPool(budget)
+    account = pool.account(plan("p"), "a")
+    pool.take(account, state, transient=False)
+    pool.take(account, own, transient=True)
+    pool.take(pool.account(plan("p"), "b"), others, transient=True)
+    return pool, account
+
+
+@given(
+    state=st.integers(0, 2000),
+    own=st.integers(0, 2000),
+    others=st.integers(0, 2000),
+    nbytes=st.integers(1, 5000),
+    transient=st.booleans(),
+)
+def test_the_budget_named_as_enough_is_enough(state: int, own: int, others: int, nbytes: int, transient: bool) -> None:
+    pool, account = pool_holding(800, state, own, others)
+    enough = pool.enough(account, nbytes, transient=transient)
+    pool, account = pool_holding(enough, state, own, others)
+    assert pool.fits(account, nbytes, transient=transient)
 
 
 def test_grants_go_by_net_effect_then_priority_then_arrival() -> None:
