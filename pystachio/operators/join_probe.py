@@ -75,7 +75,7 @@ class JoinProbe:
         if isinstance(index, UniqueIndex) and self.layout.residual is None and encoding is not None:
             found = index.find(encoding.encode(self._probe_keys(batch)))
             if self.side.matched is not None:
-                rows = _positions(found != 0)
+                rows = _found(found)
                 self.side.matched.index_fill_(0, found.index_select(0, rows).to(torch.int64) - 1, 1)
             yield self._joined(batch, None, found - 1, build_may_lack=True)
             return
@@ -132,7 +132,7 @@ class JoinProbe:
         match index:
             case UniqueIndex():
                 found = index.find(codes)
-                rows = _positions(found != 0)
+                rows = _found(found)
                 if rows.shape[0] == found.shape[0]:
                     yield Pairs(None, found - 1)
                 elif rows.shape[0]:
@@ -268,6 +268,11 @@ class JoinProbe:
 
     def _probe_keys(self, batch: Batch) -> list[Column]:
         return [batch.columns[key] for key in self.layout.probe_keys]
+
+
+def _found(numbers: torch.Tensor) -> torch.Tensor:
+    kernels = primitives(numbers.device)
+    return kernels.indices_of_true(kernels.compare("not_equal", numbers, 0))
 
 
 def _positions(mask: torch.Tensor) -> torch.Tensor:

@@ -33,6 +33,10 @@ class Primitives(Protocol):
 
     def any_true(self, mask: torch.Tensor) -> bool: ...
 
+    def offsets_within(self, values: torch.Tensor, low: int, span: int) -> torch.Tensor: ...
+
+    def repeat(self, values: torch.Tensor, counts: torch.Tensor) -> torch.Tensor: ...
+
 
 def primitives(device: torch.device) -> Primitives:
     """The inner loops for tensors on `device`."""

@@ -71,3 +71,17 @@ def all_true(mask: torch.Tensor) -> bool:
 
 def any_true(mask: torch.Tensor) -> bool:
     return bool(mask.numpy().any())
+
+
+def offsets_within(values: torch.Tensor, low: int, span: int) -> torch.Tensor:
+    """`values - low` where that is in [0, span), else `span`."""
+    view = values.numpy()
+    # Wrapping subtraction read as unsigned: everything outside the range is above it, on both sides.
+    distance = np.subtract(view, view.dtype.type(low)).view(np.uint32 if values.dtype == torch.int32 else np.uint64)
+    np.minimum(distance, distance.dtype.type(span), out=distance)
+    return torch.from_numpy(distance.view(view.dtype))
+
+
+def repeat(values: torch.Tensor, counts: torch.Tensor) -> torch.Tensor:
+    """Each value as often as `counts` says."""
+    return torch.from_numpy(values.numpy().repeat(counts.numpy()))

@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
-import numpy as np
 import torch
 
 from pystachio.operators.column import BytesColumn, Column, Dictionary, DictionaryColumn, FixedColumn, WideDecimalColumn
+from pystachio.operators.kernels import primitives
 from pystachio.operators.kernels.bounds import bounds_of
 from pystachio.operators.kernels.selection import plain, widen
 from pystachio.operators.kernels.strings import index, to_codes, translate
@@ -184,11 +184,4 @@ def _clamped_offset(values: torch.Tensor, low: int, span: int) -> torch.Tensor:
         values = values.view(torch.int8)
     narrow = values.dtype != torch.int64 and span < 2**31 - 1 and low >= -(2**31) and low + span <= 2**31
     values = values.to(torch.int32 if narrow else torch.int64)
-    if values.device.type == "cpu":
-        view = values.numpy()
-        # Wrapping subtraction read as unsigned: everything outside the range is above it, on both sides.
-        distance = np.subtract(view, view.dtype.type(low)).view(np.uint32 if narrow else np.uint64)
-        np.minimum(distance, distance.dtype.type(span), out=distance)
-        return torch.from_numpy(distance.view(view.dtype))
-    inside = (values >= low) & (values <= low + span - 1)
-    return torch.where(inside, values - low, span)
+    return primitives(values.device).offsets_within(values, low, span)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import torch
 
+from pystachio.operators.kernels import primitives
 from pystachio.operators.kernels.hash_table import row_dtype
 
 
@@ -57,6 +58,7 @@ class Matches:
         rows = torch.arange(first_row, stop_row, dtype=row_dtype(stop_row), device=ends.device)
         skipped = row_begins - (ends[first_row:stop_row] - self.counts[first_row:stop_row])
         shifts = self.starts[first_row:stop_row] + skipped - (row_begins - first)
+        repeat = primitives(ends.device).repeat
         positions = torch.arange(last - first, device=ends.device) + repeat(shifts, lengths)
         found = positions if self.order is None else self.order.index_select(0, positions)
         return Pairs(repeat(rows, lengths), found)
@@ -72,10 +74,3 @@ def all_pairs(probe_rows: int, build_rows: int, limit: int, device: torch.device
         numbers = torch.arange(start, min(start + limit, total), device=device)
         probe = torch.div(numbers, build_rows, rounding_mode="floor")
         yield Pairs(probe, numbers - probe * build_rows)
-
-
-def repeat(values: torch.Tensor, counts: torch.Tensor) -> torch.Tensor:
-    """Each value as often as `counts` says."""
-    if values.device.type == "cpu":
-        return torch.from_numpy(values.numpy().repeat(counts.numpy()))
-    return torch.repeat_interleave(values, counts)

@@ -63,3 +63,15 @@ def all_true(mask: torch.Tensor) -> bool:
 
 def any_true(mask: torch.Tensor) -> bool:
     return bool(mask.any())
+
+
+def offsets_within(values: torch.Tensor, low: int, span: int) -> torch.Tensor:
+    """`values - low` where that is in [0, span), else `span`. All of `values` (int32 or int64), `low` and `low + span`
+    fit the dtype, which is kept."""
+    inside = (values >= low) & (values <= low + span - 1)
+    return torch.where(inside, values - low, span)
+
+
+def repeat(values: torch.Tensor, counts: torch.Tensor) -> torch.Tensor:
+    """Each value as often as `counts` says."""
+    return torch.repeat_interleave(values, counts)

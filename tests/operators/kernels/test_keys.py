@@ -12,8 +12,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from pystachio.operators import kernels as kernel_choice
 from pystachio.operators.arrow import column_from_arrow
 from pystachio.operators.column import Column
+from pystachio.operators.kernels import host, portable
 from pystachio.operators.kernels.keys import KeyCodes, encode_build, group_codes
 from pystachio.operators.kernels.row_index import RangeIndex, RowIndex, UniqueIndex, index_members, index_rows
 
@@ -92,6 +94,29 @@ def test_group_codes_are_equal_where_the_keys_are(
             assert (numbers[i] == numbers[j]) == equal(left, right, [True] * len(types))
     if codes.span is not None:
         assert all(0 <= number < codes.span for number in numbers)
+
+
+@given(st.sampled_from([torch.int32, torch.int64]), st.data())
+def test_offsets_are_the_same_on_every_device(dtype: torch.dtype, data: st.DataObject) -> None:
+    limits = torch.iinfo(dtype)
+    edges = [limits.min, limits.min + 1, -1, 0, 1, limits.max - 1, limits.max]
+    value = st.one_of(st.integers(limits.min, limits.max), st.sampled_from(edges))
+    low = data.draw(value)
+    span = data.draw(st.integers(1, min(2**31 - 2 if dtype == torch.int32 else 2**62 - 1, limits.max - low + 1)))
+    values = data.draw(st.lists(value, max_size=20))
+    wanted = [v - low if 0 <= v - low < span else span for v in values]
+    for kernels in (host, portable):
+        assert kernels.offsets_within(torch.tensor(values, dtype=dtype), low, span).tolist() == wanted
+
+
+@given(two_tables())
+@settings(max_examples=50, deadline=None)
+def test_indexes_without_numpy(
+    tables: tuple[list[pa.DataType], list[bool], list[tuple[Any, ...]], list[tuple[Any, ...]]],
+) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(kernel_choice, "host", portable)
+        test_indexes_find_equal_keys.hypothesis.inner_test(tables, True)  # type: ignore[attr-defined]
 
 
 def test_a_build_of_narrow_decimals_meets_wide_ones() -> None:
