@@ -1,0 +1,240 @@
+"""SQL to Substrait: DataFusion parses, types and decorrelates a statement over a catalog that knows schemas only.
+
+Its optimiser runs without the rules that place predicates: they lose the NULLs of NOT IN (`5 NOT IN (query)` becomes
+a filter inside the query), and `planner.rewrite` does that work for plans from anywhere.
+"""
+
+from __future__ import annotations
+
+import datetime
+import decimal
+import re
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, TypeVar
+
+import pyarrow as pa
+
+from pystachio.errors import InvalidRequest, PystachioError
+from pystachio.operators.batch import Schema
+from pystachio.planner.sql_errors import from_datafusion
+from pystachio.planner.sql_guard import Admitted, admit
+
+_T = TypeVar("_T")
+
+# The parser and the planner recurse; `sql_guard` bounds how deep. Pages that are not touched cost nothing.
+STACK_BYTES: Final = 128 << 20
+_PARSER_RECURSION: Final = 400
+
+_RULES_LEFT_OUT: Final = (
+    "push_down_filter",
+    "extract_equijoin_predicate",
+    "eliminate_cross_join",
+    "eliminate_outer_join",
+    "filter_null_join_keys",
+    "single_distinct_aggregation_to_group_by",
+    "extract_leaf_expressions",
+    "push_down_leaf_projections",
+)
+# They make gigabytes out of two constants while the plan is simplified.
+_FUNCTIONS_LEFT_OUT: Final = (
+    "repeat",
+    "lpad",
+    "rpad",
+    "array_repeat",
+    "list_repeat",
+    "array_resize",
+    "list_resize",
+    "range",
+)
+_TABLE_FUNCTIONS_LEFT_OUT: Final = ("range", "generate_series")
+
+_JOIN: Final = re.compile(
+    r"(?:Inner|Left|Right|Full|LeftSemi|RightSemi|LeftAnti|RightAnti|LeftMark|RightMark|Cross) Join:"
+)
+_NODE: Final = re.compile(r"^(?P<indent>(?:  )*)(?P<text>\S.*)$")
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedStatement:
+    """A statement as Substrait, with what Substrait cannot say: which joins stand for [NOT] IN (`substrait.read_plan`).
+
+    A plan that is not `cacheable` holds the time at which it was made.
+    """
+
+    substrait: bytes
+    null_aware: tuple[bool | None, ...]
+    cacheable: bool
+
+
+class SqlPlanner:
+    """Plans statements over tables that do not change. Safe for several threads; a statement takes about 2 ms."""
+
+    def __init__(self, tables: Mapping[str, Schema]) -> None:
+        self._tables = tuple(tables)
+        self._context = on_deep_stack(lambda: _context(tables))
+
+    def plan(self, sql: str, parameters: Sequence[Any] = ()) -> PlannedStatement:
+        """The statement as a plan.
+
+        Raises SqlSyntaxError, NotFound (with the nearest name), Unsupported (naming the construct), InvalidRequest.
+        """
+        admitted = admit(sql)
+        if len(parameters) != admitted.placeholders:
+            raise InvalidRequest(
+                f"the statement has {admitted.placeholders} parameters, values given: {len(parameters)}"
+            )
+        values = {str(number): _scalar(value) for number, value in enumerate(parameters, 1)}
+        return on_deep_stack(lambda: self._plan(sql, admitted, values))
+
+    def _plan(self, sql: str, admitted: Admitted, parameters: Mapping[str, pa.Scalar]) -> PlannedStatement:
+        from datafusion import SQLOptions
+        from datafusion.substrait import Producer
+
+        options = SQLOptions().with_allow_ddl(False).with_allow_dml(False).with_allow_statements(False)
+        try:
+            frame = self._context.sql_with_options(admitted.sql, options, param_values=dict(parameters) or None)
+            plan = frame.optimized_logical_plan()
+            substrait = Producer.to_substrait_plan(plan, self._context).encode()
+            null_aware = _null_aware(plan.display_indent(), admitted)
+        except BaseException as error:
+            if isinstance(error, PystachioError | KeyboardInterrupt | SystemExit):
+                raise
+            raise from_datafusion(error, _where_it_was(error, sql, admitted), self._tables) from None
+        return PlannedStatement(substrait, null_aware, not admitted.is_volatile)
+
+
+def plan_sql(sql: str, tables: Mapping[str, Schema], parameters: Sequence[Any] = ()) -> PlannedStatement:
+    """One statement over `tables`; whoever plans several keeps an `SqlPlanner`."""
+    return SqlPlanner(tables).plan(sql, parameters)
+
+
+def _where_it_was(error: BaseException, sql: str, admitted: Admitted) -> str:
+    """The text that positions in the error refer to: what was parsed, unless that is what was written anyway."""
+    return sql if sql.startswith(admitted.sql) else admitted.sql
+
+
+def _context(tables: Mapping[str, Schema]) -> Any:
+    from datafusion import SessionConfig, SessionContext
+
+    config = (
+        SessionConfig()
+        .set("datafusion.sql_parser.parse_float_as_decimal", "true")
+        .set("datafusion.sql_parser.recursion_limit", str(_PARSER_RECURSION))
+        .set("datafusion.sql_parser.map_string_types_to_utf8view", "false")
+        .set("datafusion.execution.target_partitions", "1")
+    )
+    context = SessionContext(config)
+    for rule in _RULES_LEFT_OUT:
+        context.remove_optimizer_rule(rule)
+    for name in _FUNCTIONS_LEFT_OUT:
+        context.deregister_udf(name)
+    for name in _TABLE_FUNCTIONS_LEFT_OUT:
+        context.deregister_udtf(name)
+    for name, schema in tables.items():
+        context.register_record_batches(quoted(name), [[_empty(schema)]])
+    return context
+
+
+def quoted(name: str) -> str:
+    """A table's name as one identifier, dots and capitals included."""
+    return '"' + name.replace('"', '""') + '"'
+
+
+def _empty(schema: Schema) -> pa.RecordBatch:
+    fields = [pa.field(f.name, _plannable(f.type), f.nullable) for f in schema]
+    return pa.RecordBatch.from_arrays([pa.array([], f.type) for f in fields], schema=pa.schema(fields))
+
+
+def _plannable(type_: pa.DataType) -> pa.DataType:
+    """The type as the planner is told. Binary stands in for one that Substrait lacks: a use of the column is refused
+    when the plan is read, and the other columns stay usable."""
+    strange = pa.types.is_nested(type_) or pa.types.is_null(type_) or pa.types.is_float16(type_)
+    return pa.binary() if strange or isinstance(type_, pa.BaseExtensionType) else type_
+
+
+def _scalar(value: Any) -> pa.Scalar:
+    """A parameter with the type that its Python value has."""
+    match value:
+        case None | bool() | str() | bytes() | datetime.date() | datetime.time() | datetime.timedelta() | pa.Scalar():
+            return value if isinstance(value, pa.Scalar) else pa.scalar(value)
+        case int():
+            if not -(2**63) <= value < 2**63:
+                raise InvalidRequest(f"an integer parameter beyond 64 bits: {value}")
+            return pa.scalar(value, pa.int64())
+        case float():
+            return pa.scalar(value, pa.float64())
+        case decimal.Decimal():
+            try:
+                return pa.scalar(value)
+            except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
+                raise InvalidRequest(f"a decimal parameter beyond 38 digits: {value}") from None
+        case _:
+            raise InvalidRequest(f"a parameter of the type {type(value).__name__}")
+
+
+def _null_aware(display: str, admitted: Admitted) -> tuple[bool | None, ...]:
+    """For each join in the order in which `substrait.read_plan` meets them: whether NULLs make [NOT] IN unknown.
+
+    An anti join says so in DataFusion's display. A mark join does not, so it counts as IN when the statement has no
+    EXISTS, and as undecided (None) when it has both.
+    """
+    in_mark: bool | None = None if admitted.has_in and admitted.has_exists else admitted.has_in
+    flags: list[bool | None] = []
+    for text in _joins_in_order(display):
+        flags.append(in_mark if "Mark Join:" in text[:16] else text.endswith(" null_aware"))
+    return tuple(flags) if any(flag is not False for flag in flags) else ()
+
+
+def _joins_in_order(display: str) -> list[str]:
+    """The join lines of an indented plan: a node, then its inputs, then the subqueries of its expressions.
+
+    The display puts subqueries before inputs.
+    """
+    root: list[Any] = ["", []]
+    path = [root]
+    for line in display.split("\n"):
+        match = _NODE.match(line)
+        if match is None:
+            continue
+        depth = len(match["indent"]) // 2
+        if depth + 1 > len(path):
+            continue
+        node: list[Any] = [match["text"], []]
+        path = path[: depth + 1]
+        path[-1][1].append(node)
+        path.append(node)
+    found: list[str] = []
+    waiting = [root]
+    while waiting:
+        text, children = waiting.pop()
+        if _JOIN.match(text):
+            found.append(text)
+        subqueries = [child for child in children if child[0].startswith("Subquery:")]
+        inputs = [child for child in children if not child[0].startswith("Subquery:")]
+        waiting.extend(reversed(inputs + subqueries))
+    return found
+
+
+def on_deep_stack(function: Callable[[], _T]) -> _T:
+    """The function's result, from a thread whose stack is large enough for what `sql_guard` lets through."""
+    outcome: list[_T] = []
+    failure: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            outcome.append(function())
+        except BaseException as error:
+            failure.append(error)
+
+    before = threading.stack_size(STACK_BYTES)
+    try:
+        thread = threading.Thread(target=run, name="sql-planner", daemon=True)
+        thread.start()
+    finally:
+        threading.stack_size(before)
+    thread.join()
+    if failure:
+        raise failure[0]
+    return outcome[0]

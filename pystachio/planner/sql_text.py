@@ -1,0 +1,101 @@
+"""The tokens of an SQL text: enough to judge and to rewrite a statement before it is parsed.
+
+DataFusion's parser recurses on the machine's stack, ignores clauses that it does not implement (TABLESAMPLE), and
+takes quadratic time on long chains. All that is decided here, on tokens, where nothing recurses.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from enum import Enum, auto
+from typing import Final
+
+
+class Kind(Enum):
+    """What a token is. Words are not quoted; names are quoted identifiers."""
+
+    WORD = auto()
+    NAME = auto()
+    STRING = auto()
+    NUMBER = auto()
+    PLACEHOLDER = auto()
+    SYMBOL = auto()
+
+
+@dataclass(frozen=True, slots=True)
+class Token:
+    """`text` is upper case for words, else as written; `start` and `end` are offsets in the source."""
+
+    kind: Kind
+    text: str
+    start: int
+    end: int
+
+
+_TOKEN: Final = re.compile(
+    r"""
+    (?P<space>\s+|--[^\n]*)
+  | (?P<comment>/\*)
+  | (?P<escaped>[eE]'(?:[^'\\]|\\.|'')*'?)
+  | (?P<string>(?:[nNbBxX]|[uU]&)?'(?:[^']|'')*'?)
+  | (?P<dollar>\$(?P<tag>[A-Za-z_]\w*)?\$(?:.*?)\$(?(tag)(?P=tag))\$)
+  | (?P<name>"(?:[^"]|"")*"?|`[^`]*`?)
+  | (?P<number>\d+(?:\.\d*)?(?:[eE][+-]?\d+)?|\.\d+(?:[eE][+-]?\d+)?)
+  | (?P<placeholder>\$\w+|\?)
+  | (?P<word>[^\W\d][\w$]*)
+  | (?P<symbol>\|\||::|<=|>=|<>|!=|<<|>>|!~~\*|!~~|~~\*|~~|!~\*|!~|~\*|->>?|\S)
+    """,
+    re.VERBOSE | re.DOTALL,
+)
+
+_KINDS: Final = {
+    "escaped": Kind.STRING,
+    "string": Kind.STRING,
+    "dollar": Kind.STRING,
+    "name": Kind.NAME,
+    "number": Kind.NUMBER,
+    "placeholder": Kind.PLACEHOLDER,
+    "word": Kind.WORD,
+    "symbol": Kind.SYMBOL,
+}
+
+
+def tokenize(sql: str) -> list[Token]:
+    """The tokens without white space and comments. Anything goes: an unfinished string ends with the text."""
+    tokens: list[Token] = []
+    at = 0
+    while at < len(sql):
+        match = _TOKEN.match(sql, at)
+        assert match is not None
+        name = match.lastgroup if match.lastgroup != "tag" else "dollar"
+        if name == "comment":
+            at = _end_of_comment(sql, at)
+            continue
+        at = match.end()
+        if name is None or name == "space":
+            continue
+        text = match.group().upper() if name == "word" else match.group()
+        tokens.append(Token(_KINDS[name], text, match.start(), at))
+    return tokens
+
+
+def _end_of_comment(sql: str, start: int) -> int:
+    """Block comments nest."""
+    depth, at = 1, start + 2
+    for match in re.compile(r"/\*|\*/").finditer(sql, at):
+        depth += 1 if match.group() == "/*" else -1
+        if depth == 0:
+            return match.end()
+    return len(sql)
+
+
+def is_word(token: Token, *words: str) -> bool:
+    """Whether the token is one of the words (upper case), unquoted."""
+    return token.kind is Kind.WORD and token.text in words
+
+
+def position_of(sql: str, offset: int) -> tuple[int, int]:
+    """Line and column of an offset, from 1."""
+    line = sql.count("\n", 0, offset) + 1
+    return line, offset - (sql.rfind("\n", 0, offset) + 1) + 1
