@@ -69,14 +69,14 @@ class Channel(Generic[T]):
         self._waiting_receivers: deque[asyncio.Future[None]] = deque()
         self._receivers: set[Receiver[T]] = set()
         self._closed = False
-        self._abandoned = asyncio.Event()
+        self._abandoned = False
         self._drained = asyncio.Event()
 
     async def send(self, item: T) -> None:
         """Wait for room. An item sent to an abandoned channel is dropped."""
         if self._closed:
             raise InternalError(f"an item was sent to a closed channel: {self.name}")
-        if self._abandoned.is_set():
+        if self._abandoned:
             return
         if not self._senders and self._admit(item):
             return
@@ -110,10 +110,7 @@ class Channel(Generic[T]):
     @property
     def abandoned(self) -> bool:
         """Every receiver was closed: nobody wants what is still to come."""
-        return self._abandoned.is_set()
-
-    async def wait_abandoned(self) -> None:
-        await self._abandoned.wait()
+        return self._abandoned
 
     async def wait_drained(self) -> None:
         """After `close`: until the receivers have taken and released everything, or have gone."""
@@ -221,7 +218,7 @@ class Channel(Generic[T]):
             self._abandon()
 
     def _abandon(self) -> None:
-        self._abandoned.set()
+        self._abandoned = True
         while self._senders:
             _, future = self._senders.popleft()
             if not future.done():

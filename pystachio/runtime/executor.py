@@ -7,13 +7,12 @@ from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-import structlog
-
 from pystachio.errors import InternalError, PystachioError
 from pystachio.runtime.channels import Channel, Sized
 from pystachio.runtime.clock import Clock
 from pystachio.runtime.context import Context, PlanIdentity
 from pystachio.runtime.failures import typed_error
+from pystachio.runtime.logging import get_logger
 from pystachio.runtime.memory import Memory, Tier
 from pystachio.runtime.metrics import OperatorMetrics, PlanMetrics
 from pystachio.runtime.plan_entry import PlanEntry
@@ -168,7 +167,5 @@ class _Execution:
         if self._failure is None:
             self._failure = failure
         else:
-            structlog.get_logger().debug(
-                "another task failed while the plan ended", operator=operator, error=str(error)
-            )
+            get_logger().debug("another task failed while the plan ended", operator=operator, error=str(error))
         return failure

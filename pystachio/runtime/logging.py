@@ -1,4 +1,8 @@
-"""Logs: JSON lines on a server, coloured text on a terminal, the plan's id in every line of its tasks."""
+"""Logs: JSON lines on a server, coloured text on a terminal, the plan's id in every line of its tasks.
+
+Lines go through the standard library's logger `pystachio`, so an embedding program decides about them as about any
+other library's; a process of our own calls `configure_logging`.
+"""
 
 from __future__ import annotations
 
@@ -8,27 +12,52 @@ from typing import TextIO
 
 import structlog
 
+LOGGER = "pystachio"
 
-def configure_logging(*, level: int = logging.INFO, stream: TextIO | None = None) -> None:
-    """Called once, by a process that is ours (the CLI, a server): an embedding program keeps its own settings."""
-    target = stream if stream is not None else sys.stderr
-    renderer: structlog.typing.Processor = (
-        structlog.dev.ConsoleRenderer() if target.isatty() else structlog.processors.JSONRenderer()
-    )
-    structlog.configure(
+
+def get_logger() -> structlog.stdlib.BoundLogger:
+    """The event first, values as keywords; the plan's id is added where one is bound."""
+    logger: structlog.stdlib.BoundLogger = structlog.wrap_logger(
+        logging.getLogger(LOGGER),
         processors=[
+            structlog.stdlib.filter_by_level,
             structlog.contextvars.merge_contextvars,
-            structlog.processors.add_log_level,
-            structlog.processors.TimeStamper(fmt="iso"),
-            structlog.processors.dict_tracebacks if not target.isatty() else structlog.processors.StackInfoRenderer(),
-            renderer,
+            structlog.stdlib.render_to_log_kwargs,
         ],
-        wrapper_class=structlog.make_filtering_bound_logger(level),
-        logger_factory=structlog.PrintLoggerFactory(target),
-        cache_logger_on_first_use=False,
+        wrapper_class=structlog.stdlib.BoundLogger,
     )
+    return logger
 
 
 def bind_plan(plan_id: str) -> None:
     """In a plan's own task: every line logged by it and by the tasks it starts names the plan."""
     structlog.contextvars.bind_contextvars(plan_id=plan_id)
+
+
+def configure_logging(*, level: int = logging.INFO, stream: TextIO | None = None) -> None:
+    """Called by a process that is ours (the CLI, a server); the last call counts."""
+    target = stream if stream is not None else sys.stderr
+    handler = logging.StreamHandler(target)
+    handler.setFormatter(
+        structlog.stdlib.ProcessorFormatter(
+            foreign_pre_chain=[
+                structlog.stdlib.ExtraAdder(),
+                structlog.stdlib.add_log_level,
+                structlog.processors.TimeStamper(fmt="iso"),
+            ],
+            processors=[
+                structlog.stdlib.ProcessorFormatter.remove_processors_meta,
+                *_rendering(to_terminal=target.isatty()),
+            ],
+        )
+    )
+    logger = logging.getLogger(LOGGER)
+    logger.handlers = [handler]
+    logger.setLevel(level)
+    logger.propagate = False
+
+
+def _rendering(*, to_terminal: bool) -> tuple[structlog.typing.Processor, ...]:
+    if to_terminal:
+        return (structlog.dev.ConsoleRenderer(),)
+    return (structlog.processors.dict_tracebacks, structlog.processors.JSONRenderer())

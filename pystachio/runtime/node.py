@@ -7,7 +7,6 @@ from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from types import TracebackType
 
-import structlog
 import torch
 
 from pystachio.errors import InternalError, InvalidRequest, NotFound
@@ -16,6 +15,7 @@ from pystachio.runtime.actors import ActorRef, Children, Directive, Reply
 from pystachio.runtime.clock import Clock, SystemClock
 from pystachio.runtime.cuda_streams import CudaStreams
 from pystachio.runtime.executor import BuildGraph, PlanScope
+from pystachio.runtime.logging import get_logger
 from pystachio.runtime.memory import Memory, Tier, TierStatistics
 from pystachio.runtime.plan import CancelPlan, PlanActor, PlanEnded, PlanHandle, PlanMessage, SetPriority, StartPlan
 from pystachio.runtime.plan_entry import PlanEntry
@@ -225,7 +225,7 @@ class Node:
         self._leaked_bytes += leaked_bytes
         self._leaked_external += ended.left_external
         if leaked_bytes or ended.left_external:
-            structlog.get_logger().error(
+            get_logger().error(
                 "a plan left something behind",
                 plan_id=ended.plan_id,
                 left_bytes=ended.left_bytes,
@@ -236,7 +236,7 @@ class Node:
 
     def _decide(self, name: str, error: BaseException) -> Directive:
         """Supervision: a message that fails takes down its plan, never the node."""
-        structlog.get_logger().error("an actor crashed", actor=name, exc_info=error)
+        get_logger().error("an actor crashed", actor=name, exc_info=error)
         plan = self._plans.get(name)
         if plan is None:
             return Directive.RESTART

@@ -5,18 +5,21 @@ from __future__ import annotations
 import asyncio
 import io
 import json
+import logging
 from collections.abc import Iterator
 
 import pytest
-import structlog
 
-from pystachio.runtime.logging import bind_plan, configure_logging
+from pystachio.runtime.logging import LOGGER, bind_plan, configure_logging, get_logger
 
 
 @pytest.fixture(autouse=True)
 def restored() -> Iterator[None]:
     yield
-    structlog.reset_defaults()
+    logger = logging.getLogger(LOGGER)
+    logger.handlers = []
+    logger.propagate = True
+    logger.setLevel(logging.NOTSET)
 
 
 class Terminal(io.StringIO):
@@ -34,12 +37,12 @@ def test_a_line_is_json_and_names_the_plan_of_its_task() -> None:
             tasks.create_task(log())
 
     async def log() -> None:
-        structlog.get_logger().info("read", bytes=7)
+        get_logger().info("read", bytes=7)
 
     async def main() -> None:
         await asyncio.gather(asyncio.create_task(plan("a")), asyncio.create_task(plan("b")))
-        structlog.get_logger().debug("too fine")
-        structlog.get_logger().warning("of nobody")
+        get_logger().debug("too fine")
+        get_logger().warning("of nobody")
 
     asyncio.run(main())
     lines = [json.loads(line) for line in written.getvalue().splitlines()]
@@ -54,7 +57,7 @@ def test_a_line_is_json_and_names_the_plan_of_its_task() -> None:
 def test_an_exception_is_part_of_the_line() -> None:
     written = io.StringIO()
     configure_logging(stream=written)
-    structlog.get_logger().error("crashed", exc_info=ValueError("why"))
+    get_logger().error("crashed", exc_info=ValueError("why"))
     (line,) = (json.loads(line) for line in written.getvalue().splitlines())
     assert line["exception"][0]["exc_value"] == "why"
 
@@ -62,6 +65,22 @@ def test_an_exception_is_part_of_the_line() -> None:
 def test_a_terminal_gets_text() -> None:
     written = Terminal()
     configure_logging(stream=written)
-    structlog.get_logger().info("hello", exc_info=ValueError("why"))
+    get_logger().info("hello", exc_info=ValueError("why"))
     assert "hello" in written.getvalue()
     assert not written.getvalue().startswith("{")
+
+
+def test_an_embedding_program_gets_records_with_the_values(caplog: pytest.LogCaptureFixture) -> None:
+    get_logger().warning("a plan left something behind", left_bytes=7)
+    (record,) = caplog.records
+    assert (record.name, record.getMessage(), record.__dict__["left_bytes"]) == (
+        LOGGER,
+        "a plan left something behind",
+        7,
+    )
+
+
+def test_nothing_is_written_to_stdout(capsys: pytest.CaptureFixture[str]) -> None:
+    get_logger().debug("detail")
+    get_logger().error("failure")
+    assert capsys.readouterr().out == ""
