@@ -78,7 +78,13 @@ class TransferClient:
             FileRead(run.extent, block, required=run.required, useful=run.useful)
             for run, block in zip(runs, blocks, strict=True)
         ]
-        await self._finish(self._service.submit(self.plan_id, path, link, reads, criticality))
+        try:
+            await self._finish(self._service.submit(self.plan_id, path, link, reads, criticality))
+        except BaseException:
+            # The error may be kept for long, and its traceback keeps this frame.
+            blocks.clear()
+            reads.clear()
+            raise
         buffers = [_EMPTY] * len(extents)
         for run, block in zip(runs, blocks, strict=True):
             for position in run.members:

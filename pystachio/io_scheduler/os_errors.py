@@ -14,7 +14,8 @@ _NO_DESCRIPTORS = frozenset({errno.EMFILE, errno.ENFILE})
 def from_os_error(error: OSError, path: str) -> PystachioError:
     """The typed error for a file operation on `path` that failed; `error` becomes its cause."""
     typed = _typed(error.errno, error.strerror or str(error), path)
-    typed.__cause__ = error
+    # Without the traceback, whose frames would keep the buffers of the read.
+    typed.__cause__ = error.with_traceback(None)
     return typed
 
 

@@ -7,7 +7,6 @@ and before the chunks that devices have ended meanwhile: an urgent transfer neve
 from __future__ import annotations
 
 import asyncio
-import os
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -44,7 +43,7 @@ from pystachio.io_scheduler.scheduler import (
 )
 from pystachio.io_scheduler.submission import FileRead, OpenFile, PendingChunk, PendingTransfer, Submission
 
-LOCATED_DIRECTORIES = 4096
+LOCATED_FILES = 65_536
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,7 +80,7 @@ class IoSchedulerService:
         self._core = Scheduler()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._devices: dict[Link, Device] = {}
-        self._links_by_directory: dict[str, Link] = {}
+        self._links_by_path: dict[str, Link] = {}
         self._priorities: dict[str, PriorityClass] = {}
         self._transfer_ids = count()
         self._pending: dict[int, PendingTransfer] = {}
@@ -148,15 +147,14 @@ class IoSchedulerService:
         )
 
     async def locate(self, path: str) -> Link:
-        """The link of the file. Raises NotFound or Unauthorized the first time that a directory is seen."""
-        directory = os.path.dirname(path)
-        link = self._links_by_directory.get(directory)
+        """The link of the file. Raises NotFound or Unauthorized the first time that the file is seen."""
+        link = self._links_by_path.get(path)
         if link is None:
             # A stat on a network file system can take seconds.
             link = await asyncio.to_thread(self._locate, path)
-            if len(self._links_by_directory) >= LOCATED_DIRECTORIES:
-                self._links_by_directory.clear()
-            self._links_by_directory[directory] = link
+            if len(self._links_by_path) >= LOCATED_FILES:
+                self._links_by_path.clear()
+            self._links_by_path[path] = link
         if link not in self._devices:
             device = self._devices[link] = self._open_device(link)
             self._note(LinkOpened(link, device.limits))

@@ -218,7 +218,7 @@ def _outcome(operation: _Operation) -> ChunkEnd:
 
 def _kvikio_error(error: Exception, path: str) -> DataError:
     typed = DataError(f"kvikio could not read the file ({error}): {path}")
-    typed.__cause__ = error
+    typed.__cause__ = error.with_traceback(None)
     return typed
 
 

@@ -18,6 +18,9 @@ CHUNK_BYTES = 2 << 20
 WINDOW_BYTES = 16 << 20
 THREADS = 4
 
+_OPEN_FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK
+"""Not to block matters for a named pipe only: its open would wait for a writer, and its read is refused."""
+
 
 class PosixFile:
     """Opened once, by the first thread that needs it; `direct` is what was achieved, not what was asked for."""
@@ -38,7 +41,7 @@ class PosixFile:
                 if self._direct_descriptor is not None:
                     return self._direct_descriptor, PathTaken.DIRECT
             if self._buffered_descriptor is None:
-                self._buffered_descriptor = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
+                self._buffered_descriptor = os.open(self.path, _OPEN_FLAGS)
             return self._buffered_descriptor, PathTaken.BUFFERED
 
     def close(self) -> None:
@@ -50,7 +53,7 @@ class PosixFile:
 
     def _open_direct(self) -> int | None:
         try:
-            return os.open(self.path, os.O_RDONLY | os.O_CLOEXEC | os.O_DIRECT)
+            return os.open(self.path, _OPEN_FLAGS | os.O_DIRECT)
         except OSError as error:
             if error.errno not in (errno.EINVAL, errno.EOPNOTSUPP):
                 raise
