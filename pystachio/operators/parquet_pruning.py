@@ -18,7 +18,14 @@ from pystachio.operators.parquet_statistics import ChunkStatistics
 StatisticsOf = Callable[[int], ChunkStatistics]
 """Statistics of the field at a position."""
 
-_MIRRORED = {"lt": "gt", "lte": "gte", "gt": "lt", "gte": "lte", "equal": "equal", "is_not_distinct_from": "equal"}
+_MIRRORED = {
+    "lt": "gt",
+    "lte": "gte",
+    "gt": "lt",
+    "gte": "lte",
+    "equal": "equal",
+    "is_not_distinct_from": "is_not_distinct_from",
+}
 _WILDCARDS = ("%", "_", "\\")
 
 

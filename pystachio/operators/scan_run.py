@@ -50,7 +50,7 @@ class ScanRun:
         self._out = out
         self._reader = reader
         self._units = units
-        # One more than can run, so that none idles while a batch is handed over; a single worker keeps the file's order.
+        # One more than can run: none idles while a batch is handed over. A single worker keeps the file's order.
         workers = ctx.settings.workers
         self._takers = workers + 1 if workers > 1 else 1
         self._ready: asyncio.Queue[_Fetch | None] = asyncio.Queue()

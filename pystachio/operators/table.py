@@ -140,7 +140,7 @@ class ParquetFile:
         length = raw.length
         if self.metadata.created_by.startswith(_PADDED_WRITER):
             length = min(length + _PADDING, self.data_end - offset)
-        inside = offset >= FIRST_DATA_BYTE and length >= 0 and offset + length <= self.data_end
+        inside = FIRST_DATA_BYTE <= offset <= raw.data_offset <= offset + length <= self.data_end
         plausible = 0 <= raw.decoded <= _MOST_PLAUSIBLE_RATIO * (length + 1)
         leaf = self.fields[column].leaf
         typed = raw.physical_type == self.metadata.schema.column(leaf).physical_type
