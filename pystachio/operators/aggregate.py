@@ -129,13 +129,19 @@ class Aggregate:
     async def _merged(self, ctx: Context, receiver: Receiver[Batch], reservation: Reservation) -> Batch | None:
         """All groups in one partial batch; None when there is none."""
         waiting: list[Batch] = []
+        waiting_rows, enough_rows = 0, _MERGE_ROWS
         whole: Batch | None = None
         async for batch in receiver:
+            ctx.metrics.add_batch(rows_in=batch.length, batches=0)
             await reservation.resize(reservation.nbytes + batch.nbytes)
             waiting.append(batch)
-            if sum(part.length for part in waiting) >= max(_MERGE_ROWS, whole.length if whole else 0):
+            waiting_rows += batch.length
+            if waiting_rows >= enough_rows:
+                rows = waiting_rows + (whole.length if whole else 0)
                 whole = await self._merge(ctx, waiting if whole is None else [whole, *waiting], reservation)
-                waiting = []
+                waiting, waiting_rows = [], 0
+                # What did not shrink would be merged in vain again and again: wait for a multiple of it.
+                enough_rows = max(_MERGE_ROWS, whole.length if 2 * whole.length <= rows else 4 * rows)
         if not waiting and whole is None:
             waiting = without_rows(self.plan, self.input.schema, ctx.stream.device)
         if waiting:

@@ -25,6 +25,7 @@ async def collect(ctx: Context, receiver: Receiver[Batch], schema: Schema, colum
     reservation = await ctx.memory.reserve(0)
     batches: list[Batch] = []
     async for batch in receiver:
+        ctx.metrics.add_batch(rows_in=batch.length, batches=0)
         kept = Batch(tuple(batch.columns[position] for position in columns), batch.length, batch.ready)
         await reservation.resize(reservation.nbytes + kept.nbytes)
         batches.append(kept)

@@ -24,7 +24,7 @@ _SLOT_BYTES: Final = 12
 """A hash table's key and row number."""
 
 _ROW_BYTES: Final = 24
-"""What building an index holds per row besides its table."""
+"""What an index, or building it, holds per row besides its table."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -40,7 +40,7 @@ class BuildSide:
     index: RowIndex | Members | None
     null_keys: torch.Tensor | None
     matched: torch.Tensor | None
-    reservation: Reservation
+    reservations: tuple[Reservation, ...]
 
 
 async def build_side(
@@ -60,16 +60,29 @@ async def build_side(
         if slot is not None:
             ctx.slots["filter", slot].set(await ctx.stream.run(_filter, key, equal))
     if not keys:
-        return _side(ctx, layout, collected, None, None, None)
+        return _side(ctx, layout, collected, None, None, None, None)
     encoding, codes = await ctx.stream.run(encode_build, keys, null_equal)
-    await collected.reservation.resize(collected.reservation.nbytes + _index_bytes(codes, collected.rows.length))
-    make = index_rows if layout.needs_pairs else index_members
-    index = await ctx.stream.run(make, codes, allow_direct=ctx.settings.direct_addressing)
+    index, index_reservation = await _indexed(ctx, codes, layout)
     null_keys = await ctx.stream.run(_null_keys, keys[0]) if layout.null_aware else None
-    side = _side(ctx, layout, collected, encoding, index, null_keys)
-    held = side.rows.nbytes + encoding.nbytes + index.nbytes + (0 if side.matched is None else side.matched.nbytes)
-    await collected.reservation.resize(held)
+    side = _side(ctx, layout, collected, encoding, index, null_keys, index_reservation)
+    flags = 0 if side.matched is None else side.matched.nbytes
+    await collected.reservation.resize(side.rows.nbytes + encoding.nbytes + flags)
     return side
+
+
+async def _indexed(ctx: Context, codes: KeyCodes, layout: JoinLayout) -> tuple[RowIndex | Members, Reservation]:
+    """The index and the reservation that covers it. A direct table may be large: only if there is room for it now."""
+    rows = codes.values.shape[0]
+    reservation: Reservation | None = None
+    if ctx.settings.direct_addressing and codes.span is not None and direct.is_addressable(codes.span, rows):
+        reservation = ctx.memory.reserve_nowait(8 * (codes.span + 1) + _ROW_BYTES * rows)
+    allow_direct = reservation is not None
+    if reservation is None:
+        reservation = await ctx.memory.reserve(_SLOT_BYTES * capacity_for(rows) + _ROW_BYTES * rows)
+    make = index_rows if layout.needs_pairs else index_members
+    index = await ctx.stream.run(make, codes, allow_direct=allow_direct)
+    await reservation.resize(index.nbytes)
+    return index, reservation
 
 
 def _side(
@@ -79,11 +92,13 @@ def _side(
     encoding: KeyEncoding | None,
     index: RowIndex | Members | None,
     null_keys: torch.Tensor | None,
+    index_reservation: Reservation | None,
 ) -> BuildSide:
     rows = collected.rows
     stored = Batch(rows.columns[: len(layout.stored)], rows.length, rows.ready)
     matched = torch.zeros(rows.length, dtype=torch.uint8, device=ctx.stream.device) if layout.flags_matches else None
-    return BuildSide(stored, encoding, index, null_keys, matched, collected.reservation)
+    reservations = (collected.reservation,) if index_reservation is None else (collected.reservation, index_reservation)
+    return BuildSide(stored, encoding, index, null_keys, matched, reservations)
 
 
 def _filter(key: Column, null_equal: bool) -> RuntimeFilter | None:
@@ -97,10 +112,3 @@ def _null_keys(key: Column) -> torch.Tensor | None:
     if key.validity is None or primitives(key.validity.device).all_true(key.validity):
         return None
     return ~key.validity
-
-
-def _index_bytes(codes: KeyCodes, rows: int) -> int:
-    """What building the index may take at once, from above."""
-    if codes.span is not None and direct.is_addressable(codes.span, rows):
-        return 8 * (codes.span + 1) + _ROW_BYTES * rows
-    return _SLOT_BYTES * capacity_for(rows) + _ROW_BYTES * rows

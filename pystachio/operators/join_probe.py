@@ -29,7 +29,7 @@ class _Seen:
     null_key: bool = False
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(slots=True, eq=False)
 class JoinProbe:
     """An opened join. At most about `slice_rows` candidate pairs exist at a time."""
 
@@ -61,10 +61,13 @@ class JoinProbe:
                 assert_never(self.layout.emission)
 
     def finish(self) -> Iterator[Batch]:
-        """The rows of the build side that are due at the end; then its memory is free."""
+        """The rows of the build side that are due at the end; then the build side is gone."""
         if self.side.matched is not None:
             yield from self._remainder(self.side.matched.view(torch.bool))
-        self.side.reservation.release()
+        reservations = self.side.reservations
+        del self.side
+        for reservation in reservations:
+            reservation.release()
 
     def _pairs(self, batch: Batch) -> Iterator[Batch]:
         for pairs in self._matches(batch):

@@ -46,15 +46,18 @@ class TopN:
             return
         wanted = self.offset + self.count
         waiting: list[Batch] = []
+        waiting_rows = 0
         worst: Batch | None = None
         with await ctx.memory.reserve(0) as reservation:
             async for batch in inputs[0]:
+                ctx.metrics.add_batch(rows_in=batch.length, batches=0)
                 candidates = await ctx.stream.run(not_after, batch, self.keys[0], worst)
                 await reservation.resize(reservation.nbytes + candidates.nbytes)
                 waiting.append(candidates)
-                if sum(part.length for part in waiting) >= _CANDIDATES + 2 * wanted:
+                waiting_rows += candidates.length
+                if waiting_rows >= _CANDIDATES + 2 * wanted:
                     best = await self._best(ctx, waiting, reservation)
-                    waiting = [best]
+                    waiting, waiting_rows = [best], best.length
                     worst = slice_batch(best, wanted - 1, wanted) if best.length == wanted else None
             if waiting:
                 best = await self._best(ctx, waiting, reservation)

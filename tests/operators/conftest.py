@@ -60,6 +60,14 @@ class CountedMemory:
         await reservation.resize(nbytes)
         return reservation
 
+    def reserve_nowait(self, nbytes: int, **options: object) -> CountedReservation | None:
+        if self.budget is not None and self.held + nbytes > self.budget:
+            return None
+        reservation = CountedReservation(self)
+        reservation.nbytes = nbytes
+        self.held += nbytes
+        return reservation
+
     def take(self, nbytes: int) -> None:
         if self.budget is not None and self.held + nbytes > self.budget:
             raise ResourceExhausted("too small", setting="memory", value=self.budget)
@@ -129,6 +137,14 @@ class Harness:
     def rows(self, operator: Any, **settings: Any) -> Rows:
         """All rows as tuples, in the order they came."""
         return rows_of(self.batches(operator, **settings), operator.schema)
+
+    @staticmethod
+    def receiver(batches: Iterable[Batch]) -> ListReceiver:
+        return ListReceiver(batches)
+
+    @staticmethod
+    def rows_of(batches: Sequence[Batch], schema: Schema) -> Rows:
+        return rows_of(batches, schema)
 
     def context(self, **settings: Any) -> Context:
         clock = SystemClock()

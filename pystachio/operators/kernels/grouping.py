@@ -11,6 +11,7 @@ import torch
 
 from pystachio.operators.column import Column
 from pystachio.operators.kernels import direct, hash_table, primitives
+from pystachio.operators.kernels.direct import SLOTS_PER_ROW
 from pystachio.operators.kernels.keys import KeyCodes, group_codes
 
 _FEWEST_DENSE_SLOTS: Final = 4096
@@ -112,6 +113,7 @@ def _dense(codes: torch.Tensor, span: int, rows: int) -> Grouping:
 
 
 def _winners(codes: KeyCodes, allow_direct: bool) -> torch.Tensor:
-    if allow_direct and codes.span is not None and direct.is_addressable(codes.span, codes.values.shape[0]):
+    # The table is needed once: unlike a join's it does not pay when few of its slots are used.
+    if allow_direct and codes.span is not None and codes.span <= SLOTS_PER_ROW * codes.values.shape[0]:
         return direct.insert(codes.values, codes.span).winners
     return hash_table.insert(codes.values.to(torch.int64)).winners
