@@ -31,10 +31,8 @@ _NEVER: Final = frozenset(
 )
 
 # Functions that are NULL only where an argument is. A function left out here may be NULL anywhere.
-_STRICT: Final = frozenset(
-    "equal not_equal lt lte gt gte and or not add subtract multiply divide modulus negate abs round floor ceil"
-    " like ilike starts_with ends_with contains substring char_length upper lower trim ltrim rtrim replace strpos"
-    " concat_operator date_part date_trunc bitwise_and bitwise_or bitwise_xor bitwise_not shift_left shift_right".split()
+STRICT_FUNCTIONS: Final = frozenset(
+    ["equal", "not_equal", "lt", "lte", "gt", "gte", "and", "or", "not", "add", "subtract", "multiply", "divide", "modulus", "negate", "abs", "round", "floor", "ceil", "like", "ilike", "starts_with", "ends_with", "contains", "substring", "char_length", "upper", "lower", "trim", "ltrim", "rtrim", "replace", "strpos", "concat_operator", "date_part", "date_trunc", "bitwise_and", "bitwise_or", "bitwise_xor", "bitwise_not", "shift_left", "shift_right"]
 )
 
 
@@ -50,7 +48,7 @@ def is_nullable(expression: Expression, schema: Schema) -> bool:
                 return False
             if function == "coalesce":
                 return all(is_nullable(argument, schema) for argument in arguments)
-            return function not in _STRICT or any(is_nullable(argument, schema) for argument in arguments)
+            return function not in STRICT_FUNCTIONS or any(is_nullable(argument, schema) for argument in arguments)
         case Cast(operand=operand, null_on_failure=null_on_failure):
             return null_on_failure or is_nullable(operand, schema)
         case IfThen(clauses=clauses, otherwise=otherwise):

@@ -35,8 +35,7 @@ _ARITY: Final = {
 }
 
 _TEXT_FIRST: Final = frozenset(
-    "like ilike starts_with ends_with contains regexp_like regexp_replace substring left right char_length octet_length"
-    " bit_length upper lower initcap reverse trim ltrim rtrim lpad rpad repeat replace translate split_part strpos ascii".split()
+    ["like", "ilike", "starts_with", "ends_with", "contains", "regexp_like", "regexp_replace", "substring", "left", "right", "char_length", "octet_length", "bit_length", "upper", "lower", "initcap", "reverse", "trim", "ltrim", "rtrim", "lpad", "rpad", "repeat", "replace", "translate", "split_part", "strpos", "ascii"]
 )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import reduce
+from typing import TypeAlias
 
 import pyarrow as pa
 from substrait import algebra_pb2
@@ -28,7 +29,7 @@ from pystachio.planner.substrait_literals import read_literal
 from pystachio.planner.substrait_reading import MOST_EXPRESSIONS_DEEP, SUBQUERY_DEPTH, Reading
 from pystachio.planner.substrait_types import read_type
 
-_Message = algebra_pb2.Expression
+_Message: TypeAlias = algebra_pb2.Expression
 
 _COMPARISONS = {
     _Message.Subquery.SetComparison.COMPARISON_OP_EQ: "equal",

@@ -9,7 +9,6 @@ import pyarrow as pa
 from substrait import algebra_pb2
 
 from pystachio.errors import InvalidRequest, Unsupported
-
 from pystachio.operators.expressions import Expression, FieldReference, Literal, SortKey
 from pystachio.planner.join_condition import fields_for, select_fields, with_fields
 from pystachio.planner.logical import Filter, Limit, LogicalPlan, Project, Sort
@@ -126,12 +125,12 @@ def _read_fetch(message: algebra_pb2.FetchRel, reading: Reading, depth: int) -> 
 
 
 def _bound(message: algebra_pb2.FetchRel, name: str, scope: Scope) -> int | None:
-    if message.WhichOneof(f"{name}_mode") == f"{name}_expr":  # type: ignore[arg-type]
+    if message.WhichOneof(f"{name}_mode") == f"{name}_expr":
         expression = read_expression(getattr(message, f"{name}_expr"), scope)
         if not isinstance(expression, Literal) or not pa.types.is_integer(expression.type):
             raise Unsupported(f"a computed {name} of rows")
         value = expression.value
-    elif message.WhichOneof(f"{name}_mode") == name:  # type: ignore[arg-type]
+    elif message.WhichOneof(f"{name}_mode") == name:
         value = getattr(message, name)
     else:
         value = None

@@ -66,19 +66,19 @@ def _arrow_type(kind: str, body: type_pb2.Type, variation: int) -> pa.DataType:
     if kind == "date" and variation <= 1:
         return pa.date32()
     if kind == "decimal" and variation <= 1:
-        return decimal_type(body.precision, body.scale)  # type: ignore[attr-defined]
+        return decimal_type(body.precision, body.scale)
     if kind == "interval_day" and variation == DURATION_VARIATION:
-        return pa.duration(time_unit(body.precision))  # type: ignore[attr-defined]
+        return pa.duration(time_unit(body.precision))
     if kind == "interval_day" and variation == 0:
         return pa.month_day_nano_interval()
     if kind in ("interval_year", "interval_compound") or (kind in _PLAIN and variation == 0):
         return _PLAIN[kind]
     if kind == "precision_timestamp" and variation == 0:
-        return pa.timestamp(time_unit(body.precision))  # type: ignore[attr-defined]
+        return pa.timestamp(time_unit(body.precision))
     if kind == "precision_timestamp_tz" and variation == 0:
-        return pa.timestamp(time_unit(body.precision), "UTC")  # type: ignore[attr-defined]
+        return pa.timestamp(time_unit(body.precision), "UTC")
     if kind == "precision_time" and variation <= 1:
-        return time_type(body.precision)  # type: ignore[attr-defined]
+        return time_type(body.precision)
     named = f"the type {kind}" if variation == 0 else f"variation {variation} of the type {kind}"
     raise Unsupported(named)
 
