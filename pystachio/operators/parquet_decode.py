@@ -104,7 +104,7 @@ class RowGroupDecoder:
         bounds: Bounds | None = None,
         first_rows: int | None = None,
     ) -> Column:
-        """All rows of a column of the file, or the first few of its first row group.
+        """All rows of a column of the file, or the first few.
 
         `bounds`: the range of the whole table's column, for which integers are narrowed. DataError names the place
         when the bytes are not what the footer says.
@@ -130,7 +130,7 @@ class RowGroupDecoder:
                 setting="memory",
                 hint="write the file with smaller row groups",
             ) from error
-        except (pa.ArrowException, OSError, ValueError, TypeError, OverflowError) as error:
+        except (pa.ArrowException, OSError, ValueError, TypeError, OverflowError, StopIteration) as error:
             raise DataError(f"cannot decode the column: {self._place(column)}: {error}") from error
         if len(decoded) != rows:
             raise DataError(
@@ -147,7 +147,10 @@ class RowGroupDecoder:
         if rows == self._rows:
             return self._reader.read_row_groups(self._groups, column_indices=[leaf], use_threads=False).column(0)
         batches = self._reader.iter_batches(rows, row_groups=self._groups[:1], column_indices=[leaf], use_threads=False)
-        return pa.chunked_array([next(batches).column(0)])
+        parts: list[pa.Array] = []
+        while sum(map(len, parts)) < rows:  # a batch ends early where its dictionary does
+            parts.append(next(batches).column(0))
+        return pa.chunked_array(parts).slice(0, rows)
 
     def _convert(
         self, column: int, array: pa.Array, dictionary: SharedDictionary | None, bounds: Bounds | None

@@ -12,7 +12,7 @@ import glob
 import os
 import re
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 
@@ -149,16 +149,20 @@ def name_hint(name: str, names: Sequence[str]) -> str | None:
 
 def _paths_of(source: Source) -> tuple[str, ...]:
     """The source as absolute paths and patterns: a later change of the working directory changes nothing."""
-    parts = [source] if isinstance(source, str | os.PathLike) else list(source)
+    if isinstance(source, str | os.PathLike):
+        return (_absolute(source),)
+    if not isinstance(source, Iterable):
+        raise InvalidRequest(f"not a path or a list of paths: {source!r}")
+    parts = list(source)
     if not parts:
         raise InvalidRequest("a table needs at least one file: the list is empty")
     return tuple(_absolute(part) for part in parts)
 
 
 def _absolute(part: str | os.PathLike[str]) -> str:
-    path = os.fspath(part)
+    path = os.fspath(part) if isinstance(part, str | os.PathLike) else None
     if not isinstance(path, str):
-        raise InvalidRequest(f"a path must be text: {path!r}")
+        raise InvalidRequest(f"not a path: {part!r}")
     if not path or "\0" in path:
         raise InvalidRequest(f"not a path: {path!r}")
     url = _URL.match(path)

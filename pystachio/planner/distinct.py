@@ -29,7 +29,7 @@ def distinct_from_chunks(chunks: Sequence[tuple[ColumnChunk, int]], type_: pa.Da
     if not known:
         return 0.0 if all(chunk.statistics.nulls == rows for chunk, rows in chunks) else None
     if pa.types.is_boolean(type_):
-        return 2.0
+        return min(2.0, *_limits(known, type_))
     domains = [_chunk_domain(chunk, rows, type_) for chunk, rows in known]
     if any(domain is None for domain in domains):
         return None
@@ -56,9 +56,9 @@ def value_span(chunks: Sequence[ColumnChunk]) -> int | None:
 
 
 def _limits(known: Sequence[tuple[ColumnChunk, int]], type_: pa.DataType) -> list[float]:
-    limits = [float(sum(rows for _, rows in known))]
+    rows = float(sum(rows for _, rows in known))
     span = value_span([chunk for chunk, _ in known])
-    return limits if span is None else [*limits, float(span)]
+    return [rows, rows if span is None else float(span)]
 
 
 def _chunk_domain(chunk: ColumnChunk, rows: int, type_: pa.DataType) -> float | None:

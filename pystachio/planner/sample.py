@@ -4,72 +4,86 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 import torch
 
 from pystachio.io_scheduler.client import HostBuffer
 from pystachio.io_scheduler.request import Extent
 from pystachio.operators.column import Column
-from pystachio.operators.kernels.selection import concat, take
+from pystachio.operators.kernels.selection import all_null, concat, take
 from pystachio.operators.parquet_decode import FetchedExtents, RowGroupDecoder
 from pystachio.operators.table import ParquetFile, Table
+
+T = TypeVar("T")
 
 Fetch = Callable[[str, Sequence[Extent]], Sequence[HostBuffer]]
 """Blocking read of extents of a file."""
 
 SAMPLE_ROWS = 20_000
-_MOST_ROW_GROUPS = 8
+_MOST_RUNS = 8
+_MOST_RUNS_OF_SMALL_TABLES = 64
 _MOST_DECODED_ROWS = 1 << 19
-"""Rows decoded for one column, over all sampled row groups: a few milliseconds."""
+"""Rows decoded for one column, over all runs: a few milliseconds."""
 
 
 @dataclass(frozen=True, slots=True)
-class SampledGroup:
-    """`count` rows of a row group, evenly spread over its first `reach` rows."""
+class SampledRun:
+    """`count` rows of adjacent row groups of a file, evenly spread over their first `reach` rows."""
 
     file: ParquetFile
-    group: int
+    groups: tuple[int, ...]
     reach: int
     count: int
 
     @property
     def rows(self) -> torch.Tensor:
         """Their positions, ascending, int64."""
-        return torch.arange(self.count) * self.reach // self.count
+        return torch.arange(self.count) * self.reach // max(1, self.count)
 
 
-def choose_groups(table: Table, rows: int = SAMPLE_ROWS) -> tuple[SampledGroup, ...]:
-    """Row groups spread over the table, and which of their rows to take: all of a table that is small enough."""
-    groups = [(file, group) for file in table.files for group, n in enumerate(file.row_group_rows) if n]
+def choose_runs(table: Table, rows: int = SAMPLE_ROWS) -> tuple[SampledRun, ...]:
+    """Row groups spread over the table, and which of their rows to take: all, where a small table has few files."""
     if table.rows <= rows:
-        return tuple(SampledGroup(f, g, f.row_group_rows[g], f.row_group_rows[g]) for f, g in groups)
-    parts = min(_MOST_ROW_GROUPS, len(groups))
-    chosen = [groups[(2 * part + 1) * len(groups) // (2 * parts)] for part in range(parts)]
-    reach = max(rows // parts, _MOST_DECODED_ROWS // parts)
-    return tuple(_sampled(file, group, rows // parts, reach) for file, group in chosen)
+        files = [file for file in table.files if file.rows]
+        return tuple(_run(file, 0, file.rows, file.rows) for file in _spread(files, _MOST_RUNS_OF_SMALL_TABLES))
+    groups = [(file, group) for file in table.files for group, n in enumerate(file.row_group_rows) if n]
+    chosen = _spread(groups, _MOST_RUNS)
+    count = rows // len(chosen)
+    return tuple(_run(file, group, count, max(count, _MOST_DECODED_ROWS // len(chosen))) for file, group in chosen)
 
 
-def read_column(table: Table, column: int, groups: Sequence[SampledGroup], fetch: Fetch) -> Column:
+def read_column(table: Table, column: int, runs: Sequence[SampledRun], fetch: Fetch) -> Column:
     """The sampled rows of one column; DataError when its bytes are corrupt."""
-    return concat(list(_parts(table, column, groups, fetch)))
+    parts = list(_parts(table, column, runs, fetch))
+    return concat(parts) if parts else all_null(table.schema[column].type, 0, torch.device("cpu"))
 
 
-def _sampled(file: ParquetFile, group: int, count: int, reach: int) -> SampledGroup:
-    rows = file.row_group_rows[group]
-    return SampledGroup(file, group, min(rows, reach), min(rows, reach, count))
+def _spread(items: Sequence[T], most: int) -> list[T]:
+    """At most `most` of the items, evenly."""
+    parts = min(most, len(items))
+    return [items[(2 * part + 1) * len(items) // (2 * parts)] for part in range(parts)]
 
 
-def _parts(table: Table, column: int, groups: Sequence[SampledGroup], fetch: Fetch) -> Iterator[Column]:
-    coded = table.codes_pay(column)
-    shared = table.dictionary(column) if coded else None
-    for sampled in groups:
-        file = sampled.file
+def _run(file: ParquetFile, first: int, count: int, reach: int) -> SampledRun:
+    """From row group `first` on, as many as `count` rows take."""
+    rows, last = file.row_group_rows[first], first
+    while rows < count and last + 1 < len(file.row_group_rows):
+        last += 1
+        rows += file.row_group_rows[last]
+    return SampledRun(file, tuple(range(first, last + 1)), min(rows, reach), min(rows, count))
+
+
+def _parts(table: Table, column: int, runs: Sequence[SampledRun], fetch: Fetch) -> Iterator[Column]:
+    shared = table.dictionary(column) if table.codes_pay(column) else None
+    for run in runs:
+        file = run.file
         position = file.positions[table.schema[column].name]
-        chunk = file.chunks(position)[sampled.group]
-        extents = [Extent(chunk.offset, chunk.length)] if chunk.length else []
+        chunks = [file.chunks(position)[group] for group in run.groups]
+        extents = [Extent(chunk.offset, chunk.length) for chunk in chunks if chunk.length]
         buffers = fetch(file.path, extents)
         views = [(extent.offset, buffer.view) for extent, buffer in zip(extents, buffers, strict=True)]
         source = FetchedExtents(file.path, file.size, views)
-        decoder = RowGroupDecoder(file, [sampled.group], source, [position] if coded else [])
-        decoded = decoder.decode(position, shared, bounds=table.bounds(column), first_rows=sampled.reach)
-        yield take(decoded, sampled.rows)
+        decoder = RowGroupDecoder(file, run.groups, source, [] if shared is None else [position])
+        decoded = decoder.decode(position, shared, bounds=table.bounds(column), first_rows=run.reach)
+        yield take(decoded, run.rows)

@@ -20,7 +20,7 @@ from pystachio.operators.expressions import Expression, ScalarSubquery, walk
 from pystachio.operators.table import ColumnChunk, FileVersion, Table
 from pystachio.planner.cardinality import ColumnFacts
 from pystachio.planner.distinct import distinct_from_chunks
-from pystachio.planner.sample import SAMPLE_ROWS, Fetch, SampledGroup, choose_groups, read_column
+from pystachio.planner.sample import SAMPLE_ROWS, Fetch, SampledRun, choose_runs, read_column
 
 _SAMPLE_CACHE_BYTES = 64 << 20
 _TABLES = 256
@@ -59,7 +59,7 @@ class StatisticsCache:
         self._sample_rows = sample_rows
         self._lock = threading.Lock()
         self._columns: OrderedDict[Version, dict[int, ColumnStatistics]] = OrderedDict()
-        self._groups: OrderedDict[Version, tuple[SampledGroup, ...]] = OrderedDict()
+        self._runs: OrderedDict[Version, tuple[SampledRun, ...]] = OrderedDict()
         self._samples: OrderedDict[tuple[Version, int], Column] = OrderedDict()
         self._sample_bytes = 0
 
@@ -82,31 +82,31 @@ class StatisticsCache:
 
     def sample(self, table: Table, columns: Sequence[int]) -> Batch:
         """The same at most 20,000 rows at every call: `columns` are positions in the table's schema."""
-        groups = self._sampled_groups(table)
-        sampled = tuple(self._sampled_column(table, column, groups) for column in columns)
-        return Batch(sampled, sum(group.count for group in groups), None)
+        runs = self._sampled_runs(table)
+        sampled = tuple(self._sampled_column(table, column, runs) for column in columns)
+        return Batch(sampled, sum(run.count for run in runs), None)
 
     def facts(self, tables: Mapping[str, Table]) -> TableFacts:
         """What the estimator asks (`planner.cardinality.TableFacts`), about these tables."""
         return TableFacts(self, tables)
 
-    def _sampled_groups(self, table: Table) -> tuple[SampledGroup, ...]:
+    def _sampled_runs(self, table: Table) -> tuple[SampledRun, ...]:
         with self._lock:
-            groups = self._groups.get(table.version)
-            if groups is None:
-                groups = self._groups[table.version] = choose_groups(table, self._sample_rows)
-                if len(self._groups) > _TABLES:
-                    self._groups.popitem(last=False)
-        return groups
+            runs = self._runs.get(table.version)
+            if runs is None:
+                runs = self._runs[table.version] = choose_runs(table, self._sample_rows)
+                if len(self._runs) > _TABLES:
+                    self._runs.popitem(last=False)
+        return runs
 
-    def _sampled_column(self, table: Table, column: int, groups: Sequence[SampledGroup]) -> Column:
+    def _sampled_column(self, table: Table, column: int, runs: Sequence[SampledRun]) -> Column:
         key = table.version, column
         with self._lock:
             found = self._samples.get(key)
             if found is not None:
                 self._samples.move_to_end(key)
                 return found
-        read = read_column(table, column, groups, self._fetch)
+        read = read_column(table, column, runs, self._fetch)
         with self._lock:
             if key not in self._samples:
                 self._samples[key] = read
