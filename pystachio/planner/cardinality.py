@@ -219,13 +219,9 @@ class Estimator:
         rows = sum(groups([keys[position] for position in chosen], source.rows) if chosen else 1.0 for chosen in sets)
         number = next(self._sources)
         source_rows = max(rows, keys[0].domain) if len(keys) == 1 else max(1.0, rows)
-        profiles = [
-            replace(key, distinct=min(key.distinct, rows), source=number, source_rows=source_rows) for key in keys
-        ]
-        calls = len(plan.schema) - len(keys)
-        profiles += [
-            ColumnProfile(max(1.0, rows), max(1.0, rows), next(self._sources), 2 * rows + 1) for _ in range(calls)
-        ]
+        profiles = [replace(k, distinct=min(k.distinct, rows), source=number, source_rows=source_rows) for k in keys]
+        computed = ColumnProfile(max(1.0, rows / 2), max(1.0, rows / 2), number, source_rows)
+        profiles += [computed] * (len(plan.schema) - len(keys))
         return Estimate(rows, tuple(profiles))
 
     def _union(self, plan: UnionAll) -> Estimate:
@@ -254,24 +250,24 @@ def join_estimate(
     right_columns = [right.columns[key] for key in right_keys]
     domain = join_domain(left_columns, right_columns) if left_keys else 1.0
     share = 1.0 if residual is None else selectivity(residual, left.columns + right.columns)
+    others = excludes_equals(residual, len(left.columns))
     pairs = matching_pairs(left, right, left_columns, right_columns, domain) * share
+    lonely_left = 1.0 - _matched(left_columns, right_columns, right.rows, domain, share, others)
+    lonely_right = 1.0 - _matched(right_columns, left_columns, left.rows, domain, share, others)
     match kind:
         case JoinKind.INNER:
             rows = pairs
         case JoinKind.LEFT:
-            rows = pairs + left.rows * (1.0 - _matched(left_columns, right_columns, right.rows, domain, share))
+            rows = pairs + left.rows * lonely_left
         case JoinKind.RIGHT:
-            rows = pairs + right.rows * (1.0 - _matched(right_columns, left_columns, left.rows, domain, share))
+            rows = pairs + right.rows * lonely_right
         case JoinKind.FULL:
-            unmatched_left = left.rows * (1.0 - _matched(left_columns, right_columns, right.rows, domain, share))
-            unmatched_right = right.rows * (1.0 - _matched(right_columns, left_columns, left.rows, domain, share))
-            rows = pairs + unmatched_left + unmatched_right
+            rows = pairs + left.rows * lonely_left + right.rows * lonely_right
         case JoinKind.SEMI:
-            rows = left.rows * _matched(left_columns, right_columns, right.rows, domain, share)
-            return _joined_keys(left.with_rows(rows), left_keys, right_columns, domain)
+            kept = left.with_rows(left.rows * (1.0 - lonely_left))
+            return _joined_keys(kept, left_keys, right_columns, domain)
         case JoinKind.ANTI:
-            matched = _matched(left_columns, right_columns, right.rows, domain, share)
-            return left.with_rows(left.rows * (1.0 - matched))
+            return left.with_rows(left.rows * lonely_left)
         case JoinKind.MARK:
             mark = ColumnProfile(2.0, 2.0, -1, max(2.0, left.rows))
             return Estimate(left.rows, (*left.columns, mark))
@@ -313,19 +309,39 @@ def _overlap(left: ColumnProfile, right: ColumnProfile) -> float:
 
 
 def _matched(
-    outer: Sequence[ColumnProfile], inner: Sequence[ColumnProfile], inner_rows: float, domain: float, share: float
+    outer: Sequence[ColumnProfile],
+    inner: Sequence[ColumnProfile],
+    inner_rows: float,
+    domain: float,
+    share: float,
+    others: bool,
 ) -> float:
     """The probability that a row of the outer side has a partner: its key value is present, and one of the rows with
-    that value passes the residual condition of selectivity `share`."""
+    that value passes the residual condition of selectivity `share`.
+
+    `others`: the condition asks for a partner that differs. Then a present value is not enough; the number of partners
+    is taken as Poisson distributed.
+    """
     if not outer:
         return 1.0 if inner_rows >= 1 else inner_rows
+    valid = math.prod(1.0 - column.nulls for column in outer)
+    if others:
+        return valid * -math.expm1(-share * inner_rows / domain)
     present_values = max(1e-9, min(groups(inner, inner_rows), domain, inner_rows))
-    present = present_values / domain
-    for column in outer:
-        present *= 1.0 - column.nulls
+    present = valid * present_values / domain
     if share >= 1.0:
         return min(1.0, present)
     return min(1.0, present * -math.expm1(max(1.0, inner_rows / present_values) * math.log1p(-share)))
+
+
+def excludes_equals(residual: Expression | None, left_width: int) -> bool:
+    """Whether a join condition wants a field of one side to differ from a field of the other."""
+    for part in conjuncts(residual):
+        match part:
+            case Call(function="not_equal", arguments=(FieldReference(index=a), FieldReference(index=b))):
+                if (a < left_width) != (b < left_width):
+                    return True
+    return False
 
 
 def _joined_keys(joined: Estimate, keys: Sequence[int], partners: Sequence[ColumnProfile], domain: float) -> Estimate:

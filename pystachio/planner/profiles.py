@@ -78,11 +78,27 @@ def groups(columns: Sequence[ColumnProfile], rows: float) -> float:
 
 
 def join_domain(left: Sequence[ColumnProfile], right: Sequence[ColumnProfile]) -> float:
-    """The number of key values among which the rows of both sides spread: a row matches 1/domain of the other side."""
+    """The number of key values among which the rows of both sides spread: a row matches 1/domain of the other side.
+
+    Several keys: the domain is the product, unless keys of a side depend on each other. They do where they come from
+    one relation that has fewer rows than they have combinations; such a side bounds the domain only from above. So the
+    side whose keys are independent decides, and of two dependent ones the smaller; but a side of which one column
+    alone is a key says nothing about the other columns.
+    """
     domain = math.prod(_pair_domain(a, b) for a, b in zip(left, right, strict=True))
-    for side in (left, right):
-        domain = min(domain, _combinations(side))
+    if len(left) > 1:
+        (ours, we_depend), (theirs, they_depend) = _combinations(left), _combinations(right)
+        if not (we_depend and they_depend):
+            domain = min(domain, max(ours, theirs)) if we_depend or they_depend else domain
+        elif _has_key(left) != _has_key(right):
+            domain = min(domain, theirs if _has_key(left) else ours)
+        else:
+            domain = min(domain, ours, theirs)
     return max(1.0, domain)
+
+
+def _has_key(columns: Sequence[ColumnProfile]) -> bool:
+    return any(column.is_key for column in columns)
 
 
 def _pair_domain(left: ColumnProfile, right: ColumnProfile) -> float:
@@ -98,13 +114,12 @@ def _pair_domain(left: ColumnProfile, right: ColumnProfile) -> float:
     return domain * max(left.narrowing, right.narrowing)
 
 
-def _combinations(columns: Sequence[ColumnProfile]) -> float:
-    """An upper bound of the distinct combinations of several columns, by source."""
-    if len(columns) == 1:
-        return math.inf
+def _combinations(columns: Sequence[ColumnProfile]) -> tuple[float, bool]:
+    """At most how many combinations several columns have, and whether there must be fewer than their product."""
     by_source: dict[int, float] = {}
     limits: dict[int, float] = {}
     for column in columns:
         by_source[column.source] = by_source.get(column.source, 1.0) * column.domain
         limits[column.source] = column.source_rows
-    return math.prod(min(product, limits[source]) for source, product in by_source.items())
+    total = math.prod(min(product, limits[source]) for source, product in by_source.items())
+    return total, any(product > limits[source] for source, product in by_source.items())
