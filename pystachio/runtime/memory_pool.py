@@ -185,9 +185,13 @@ class MemoryPool:
         return {request.account.plan for request in self.waiting}
 
     def victim(self) -> Request:
-        """The request to fail when nothing moves any more: of the lowest, then newest plan, its newest."""
+        """The request to fail when nothing moves any more: of the lowest, then newest plan, its newest.
+
+        A plan that holds nothing is spared while another one waits that does: its failure would free nothing.
+        """
+        holders = [each for each in self.waiting if any(account.held for account in self.accounts(each.account.plan))]
         return max(
-            self.waiting,
+            holders or self.waiting,
             key=lambda each: (each.account.plan.priority, each.account.plan.sequence, each.sequence),
         )
 

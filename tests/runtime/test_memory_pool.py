@@ -159,6 +159,13 @@ def test_the_victim_is_the_newest_request_of_the_newest_plan_of_the_lowest_prior
     assert pool.victim() is victim
 
 
+def test_a_plan_that_holds_nothing_is_no_victim_while_a_holder_waits() -> None:
+    pool, holder = full_pool()
+    victim = waiting(pool, holder, 10)
+    waiting(pool, pool.account(plan("newest batch", BATCH, 9), "a"), 10)
+    assert pool.victim() is victim
+
+
 def test_a_forgotten_plan_gives_everything_back_once() -> None:
     pool = MemoryPool(100)
     entry = plan("p")
