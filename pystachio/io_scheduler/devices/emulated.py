@@ -68,7 +68,8 @@ class EmulatedDevice:
     def abandon(self, read: ChunkRead) -> None:
         operation = self._inside.get(id(read))
         if operation is not None:
-            self._inner.abandon(read)
+            if operation.end is None:
+                self._inner.abandon(read)
             if operation.timer is not None:
                 operation.timer.cancel()
             self._note_due(operation)

@@ -1,0 +1,157 @@
+"""The emulated device in virtual time."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+
+import pytest
+
+from pystachio.errors import Cancelled
+from pystachio.io_scheduler.devices import ChunkEnd, ChunkRead
+from pystachio.io_scheduler.devices.emulated import EmulatedDevice
+from pystachio.io_scheduler.request import Extent, Link, LinkLimits, PathTaken, PriorityClass
+from pystachio.io_scheduler.service import IoSchedulerService
+from tests.io_scheduler import virtual_time
+from tests.io_scheduler.scripted_device import ScriptedDevice, ScriptedFile
+
+MIB = 1 << 20
+LINK = Link("disk", "1:0")
+
+
+def chunk(length: int) -> ChunkRead:
+    return ChunkRead(ScriptedFile("/f"), 0, memoryview(bytearray(length)), length)
+
+
+async def ends_of(device: EmulatedDevice, lengths: list[int]) -> list[float]:
+    """Seconds from now at which chunks that are started together end, in order of their end."""
+    loop = asyncio.get_running_loop()
+    start, ends = loop.time(), []
+    all_ended = asyncio.Event()
+
+    def ended(end: ChunkEnd) -> None:
+        assert end.path is PathTaken.EMULATED
+        ends.append(loop.time() - start)
+        if len(ends) == len(lengths):
+            all_ended.set()
+
+    for length in lengths:
+        device.start(chunk(length), ended)
+    await all_ended.wait()
+    return ends
+
+
+def emulated(**options: float) -> EmulatedDevice:
+    inner = ScriptedDevice({"/f": bytes(10_000)})
+    depth = int(options.pop("depth", 32))
+    return EmulatedDevice(inner, depth=depth, timers=asyncio.get_running_loop(), **options)
+
+
+def test_bytes_pass_one_after_another() -> None:
+    async def main() -> list[float]:
+        return await ends_of(emulated(bytes_per_second=1000.0), [100, 200, 100])
+
+    assert virtual_time.run(main()) == pytest.approx([0.1, 0.3, 0.4])
+
+
+def test_latencies_overlap() -> None:
+    async def main() -> list[float]:
+        return await ends_of(emulated(bytes_per_second=1000.0, latency_seconds=1.0), [100, 100])
+
+    assert virtual_time.run(main()) == pytest.approx([1.1, 1.2])
+
+
+def test_depth_bounds_what_overlaps() -> None:
+    async def main() -> list[float]:
+        return await ends_of(emulated(bytes_per_second=1000.0, latency_seconds=1.0, depth=1), [100, 100])
+
+    assert virtual_time.run(main()) == pytest.approx([1.1, 2.2])
+
+
+def test_an_abandoned_chunk_ends_early() -> None:
+    async def main() -> tuple[float, list[ChunkEnd]]:
+        loop = asyncio.get_running_loop()
+        device = emulated(bytes_per_second=1.0, depth=1)
+        ends: list[ChunkEnd] = []
+        reads = [chunk(100), chunk(100)]
+        for read in reads:
+            device.start(read, ends.append)
+        await asyncio.sleep(1.0)
+        # One that waits and one whose bytes are there, but not due.
+        device.abandon(reads[1])
+        device.abandon(reads[0])
+        return loop.time(), ends
+
+    ended_at, (waited, inside) = virtual_time.run(main())
+    assert ended_at == pytest.approx(1.0)
+    assert isinstance(waited.error, Cancelled)
+    assert inside == ChunkEnd(100, PathTaken.EMULATED)
+
+
+def test_priorities_hold_on_a_flooded_disk() -> None:
+    """A disk of 100 MiB/s with two greedy batch plans; an interactive plan reads 4 MiB now and then."""
+
+    async def interactive_seconds(batch_plans: int) -> list[float]:
+        loop = asyncio.get_running_loop()
+        contents = {"/f": bytes(8 * MIB)}
+        limits = LinkLimits(chunk_bytes=MIB // 4, window_bytes=MIB // 2)
+        service = IoSchedulerService(
+            open_device=lambda link: EmulatedDevice(
+                ScriptedDevice(contents, limits=limits), bytes_per_second=100 * MIB, timers=loop
+            ),
+            locate=lambda path: LINK,
+            clock=loop.time,
+        )
+        await service.start()
+        # In virtual time no other thread may be waited for.
+        service._links_by_path["/f"] = LINK
+
+        async def flood(plan_id: str) -> None:
+            client = service.client(plan_id, PriorityClass.BATCH)
+            while True:
+                await client.read("/f", [Extent(0, 8 * MIB)])
+
+        seconds = []
+        async with asyncio.TaskGroup() as group:
+            floods = [group.create_task(flood(f"batch {i}")) for i in range(batch_plans)]
+            client = service.client("interactive", PriorityClass.INTERACTIVE)
+            for _ in range(10):
+                await asyncio.sleep(0.1)
+                start = loop.time()
+                await client.read("/f", [Extent(0, 4 * MIB)])
+                seconds.append(loop.time() - start)
+            for task in floods:
+                task.cancel()
+        totals = {entry.plan_id: entry.totals for entry in service.ledger.entries()}
+        if batch_plans:
+            shares = [totals[f"batch {i}"].transferred_bytes for i in range(batch_plans)]
+            assert max(shares) - min(shares) <= 2 * MIB, "plans of a class share the disk"
+            assert sum(shares) > 80 * MIB, "the rest of the disk is theirs"
+        await service.stop()
+        return seconds
+
+    alone = virtual_time.run(interactive_seconds(0))
+    flooded = virtual_time.run(interactive_seconds(2))
+    assert alone == pytest.approx([0.04] * 10)
+    # At most the window is in front of an urgent read.
+    assert max(flooded) <= 0.04 + 0.5 / 100 + 1e-6
+
+
+def test_the_limits_may_be_those_of_the_emulated_device() -> None:
+    async def main() -> tuple[LinkLimits, LinkLimits]:
+        inner = ScriptedDevice({})
+        other = replace(inner.limits, chunk_bytes=7)
+        loop = asyncio.get_running_loop()
+        plain = EmulatedDevice(inner, bytes_per_second=1.0, timers=loop)
+        return plain.limits, EmulatedDevice(inner, bytes_per_second=1.0, timers=loop, limits=other).limits
+
+    plain, own = virtual_time.run(main())
+    assert (plain, own.chunk_bytes) == (ScriptedDevice({}).limits, 7)
+
+
+def test_virtual_time_finds_deadlocks() -> None:
+    async def main() -> None:
+        await asyncio.Event().wait()
+
+    with pytest.raises(RuntimeError, match="nothing is due"):
+        virtual_time.run(main())

@@ -1,0 +1,203 @@
+"""Reads of real files through the whole scheduler."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import subprocess
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from pystachio.errors import DataError, InternalError, NotFound
+from pystachio.io_scheduler.client import TransferClient
+from pystachio.io_scheduler.devices import choose
+from pystachio.io_scheduler.devices.posix import PosixDevice
+from pystachio.io_scheduler.request import Extent, PathTaken, PriorityClass
+from pystachio.io_scheduler.service import IoSchedulerService
+
+CONTENT = np.random.default_rng(0).integers(0, 256, 3_000_001, dtype=np.uint8).tobytes()
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> str:
+    file = tmp_path / "data"
+    file.write_bytes(CONTENT)
+    return str(file)
+
+
+@asynccontextmanager
+async def serving(*, direct: bool = False) -> AsyncIterator[tuple[IoSchedulerService, TransferClient]]:
+    service = IoSchedulerService(open_device=lambda link: PosixDevice(direct=direct, chunk_bytes=1 << 16))
+    await service.start()
+    try:
+        yield service, service.client("p", PriorityClass.NORMAL)
+    finally:
+        await service.stop()
+        statistics = service.statistics()
+        assert (statistics.transfers, statistics.chunks, statistics.open_files) == (0, 0, 0)
+
+
+EXTENTS = st.lists(
+    st.tuples(st.integers(0, len(CONTENT)), st.integers(0, 300_000)).map(
+        lambda pair: Extent(pair[0], min(pair[1], len(CONTENT) - pair[0]))
+    ),
+    max_size=20,
+)
+
+
+@pytest.mark.parametrize("direct", [False, True])
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(extents=EXTENTS)
+def test_every_extent_holds_the_files_bytes(path: str, direct: bool, extents: list[Extent]) -> None:
+    async def main() -> None:
+        async with serving(direct=direct) as (_, client):
+            buffers = await client.read(path, extents)
+            assert [bytes(b.view) for b in buffers] == [CONTENT[e.offset : e.end] for e in extents]
+
+    asyncio.run(main())
+
+
+async def test_direct_reads_are_counted_as_such(path: str) -> None:
+    async with serving(direct=True) as (service, client):
+        await client.read(path, [Extent(100_000, 50_000)])
+        destination = bytearray(10)
+        await client.read_into(path, 3, memoryview(destination))
+        totals = service.ledger.plan("p")
+        assert totals.useful_bytes == 50_010
+        assert totals.paths == {PathTaken.DIRECT: 53_248, PathTaken.BUFFERED: 10}
+
+
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.int64, torch.bfloat16])
+async def test_a_tensor_is_filled_in_place(path: str, dtype: torch.dtype) -> None:
+    destination = torch.zeros(5, 400, dtype=dtype)
+    async with serving() as (_, client):
+        await client.read_into(path, 777, destination)
+    expected = CONTENT[777 : 777 + destination.nbytes]
+    assert destination.view(torch.uint8).numpy().tobytes() == expected
+
+
+async def test_a_strided_tensor_is_refused(path: str) -> None:
+    async with serving() as (_, client):
+        with pytest.raises(InternalError):
+            await client.read_into(path, 0, torch.zeros(10, 10)[:, 3])
+
+
+async def test_arrow_decodes_in_place_and_outlives_the_buffer(tmp_path: Path) -> None:
+    table = pa.table({"number": range(100_000)})
+    with pa.OSFile(str(tmp_path / "t.arrow"), "wb") as sink, pa.ipc.new_stream(sink, table.schema) as writer:
+        writer.write_table(table)
+    async with serving() as (service, client):
+        (buffer,) = await client.read(str(tmp_path / "t.arrow"), [Extent(0, (tmp_path / "t.arrow").stat().st_size)])
+        decoded = pa.ipc.open_stream(pa.py_buffer(buffer.view)).read_all()
+        buffer.release()
+        # Other reads do not touch memory that Arrow still refers to.
+        assert service.statistics().buffers.blocks == 1
+        for _ in range(3):
+            await client.read(str(tmp_path / "t.arrow"), [Extent(0, 800_000)])
+        assert decoded == table
+        del decoded
+        assert service.statistics().buffers.blocks == 0
+
+
+async def test_parquet_is_decoded_from_the_buffer(tmp_path: Path) -> None:
+    table = pa.table({"number": range(1000), "text": [str(i) for i in range(1000)]})
+    pq.write_table(table, tmp_path / "t.parquet")
+    async with serving() as (_, client):
+        (buffer,) = await client.read(str(tmp_path / "t.parquet"), [Extent(0, (tmp_path / "t.parquet").stat().st_size)])
+        assert pq.read_table(pa.BufferReader(pa.py_buffer(buffer.view))) == table
+
+
+async def test_bad_reads_are_typed_and_the_plan_goes_on(path: str, tmp_path: Path) -> None:
+    async with serving() as (service, client):
+        with pytest.raises(NotFound):
+            await client.read(str(tmp_path / "absent"), [Extent(0, 10)])
+        with pytest.raises(DataError, match="ends before"):
+            await client.read(path, [Extent(0, 10), Extent(len(CONTENT) - 5, 10)])
+        with pytest.raises(DataError, match="ends before"):
+            await client.read(path, [Extent(10**15, 1 << 30)])
+        with pytest.raises(DataError):
+            await client.read(path, [Extent(-5, 10)])
+        os.unlink(path)
+        with pytest.raises(NotFound) as caught:
+            await client.read(path, [Extent(0, 10)])
+        assert caught.value.plan_id == "p"
+        assert service.statistics().buffers.blocks == 0
+
+
+async def test_cancelled_reads_leave_nothing(path: str) -> None:
+    async with serving() as (service, client):
+        await client.read(path, [Extent(0, 1)])
+        for turns in range(30):
+            task = asyncio.create_task(client.read(path, [Extent(i * 200_000, 100_000) for i in range(15)]))
+            for _ in range(turns):
+                await asyncio.sleep(0)
+            task.cancel()
+            await asyncio.wait([task])
+            del task
+        assert service.statistics().transfers == 0
+        assert service.statistics().buffers.blocks == 0
+
+
+COUNT_BYTES = """
+import asyncio, sys
+from pystachio.io_scheduler.devices.posix import PosixDevice
+from pystachio.io_scheduler.request import Extent, PriorityClass
+from pystachio.io_scheduler.service import IoSchedulerService
+
+def characters_read():
+    with open("/proc/self/io", "rb", buffering=0) as file:
+        return int(file.read().split()[1])
+
+async def main(path, direct):
+    service = IoSchedulerService(open_device=lambda link: PosixDevice(direct=direct, chunk_bytes=1 << 16))
+    await service.start()
+    client = service.client("p", PriorityClass.NORMAL)
+    await client.read(path, [Extent(0, 1)])
+    counted = service.ledger.plan("p").transferred_bytes
+    first = characters_read()
+    own = characters_read() - first
+    start = characters_read()
+    await client.read(path, [Extent(i * 37_000, 300 * i) for i in range(80)])
+    read = characters_read() - start - own
+    print(read, service.ledger.plan("p").transferred_bytes - counted)
+    await service.stop()
+
+asyncio.run(main(sys.argv[1], sys.argv[2] == "direct"))
+"""
+
+
+@pytest.mark.parametrize("mode", ["buffered", "direct"])
+def test_the_ledger_counts_what_the_operating_system_counts(path: str, mode: str) -> None:
+    finished = subprocess.run(
+        [sys.executable, "-c", COUNT_BYTES, path, mode], check=True, capture_output=True, text=True, timeout=60
+    )
+    system, ledger = map(int, finished.stdout.split())
+    assert system == ledger > 900_000
+
+
+async def test_no_descriptor_is_left_open(path: str) -> None:
+    before = len(os.listdir("/proc/self/fd"))
+    async with serving() as (_, client):
+        for _ in range(10):
+            await client.read(path, [Extent(0, 100_000)])
+        with pytest.raises(DataError):
+            await client.read(path, [Extent(len(CONTENT), 1)])
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
+def test_a_posix_device_can_be_demanded() -> None:
+    from pystachio.io_scheduler.request import Link
+
+    device = choose("posix", direct=True)(Link("disk", "1:0"))
+    assert device.limits.alignment == 4096
+    device.close()
