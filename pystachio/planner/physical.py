@@ -65,11 +65,11 @@ _SMALLEST_FILTERED_SCAN = 20_000
 """A scan of fewer rows is done before a runtime filter would arrive."""
 
 
-def plan(query: Query, tables: Mapping[str, Table], estimator: Estimator) -> PhysicalPlan:
-    """The operators that run `query`; slots of runtime filters are numbered from 0."""
+def plan(query: Query, tables: Mapping[str, Table], estimator: Estimator, names: tuple[str, ...]) -> PhysicalPlan:
+    """The operators that run `query`, whose columns are called `names`; runtime filters are numbered from 0."""
     lowering = _Lowering(query, tables, estimator)
     scalars = tuple(lowering.exact(scalar) for scalar in query.scalars)
-    return PhysicalPlan(lowering.exact(query.root), scalars, tuple(f.name for f in query.root.schema))
+    return PhysicalPlan(lowering.exact(query.root), scalars, names)
 
 
 def choose_build(join: Join, left: Estimate, right: Estimate) -> Side:

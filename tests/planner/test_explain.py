@@ -58,7 +58,7 @@ def call(function: str, *arguments: Expression) -> Call:
 def planned(root: LogicalPlan, *scalars: LogicalPlan) -> physical.PhysicalPlan:
     estimator = Estimator(Facts())
     query = prune_columns(unify(Query(root, scalars)), estimator)
-    return physical.plan(query, TABLES, estimator)
+    return physical.plan(query, TABLES, estimator, ())
 
 
 def few_parts() -> Read:

@@ -46,7 +46,7 @@ def plain_aggregates(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def operators_of(query: Query, tables: Tables, estimator: Estimator) -> tuple[Operator, ...]:
     registered = {name: Table(name, schema, ()) for name, schema in tables.schemas.items()}
-    made = physical.plan(query, registered, estimator)
+    made = physical.plan(query, registered, estimator, ())
     return (made.root, *made.scalars)
 
 
@@ -105,7 +105,7 @@ def joined(left: LogicalPlan, right: LogicalPlan, kind: JoinKind = JoinKind.INNE
 def lowered(root: LogicalPlan, *scalars: LogicalPlan) -> PhysicalPlan:
     estimator = Estimator(Shop())
     query = prune_columns(unify(widen_reads(Query(root, scalars))), estimator)
-    return physical.plan(query, TABLES, estimator)
+    return physical.plan(query, TABLES, estimator, ())
 
 
 def scans(operator: Operator) -> dict[str, Scan]:
@@ -195,7 +195,7 @@ def test_plans_that_differ_in_columns_only_are_shared() -> None:
     by_key = Aggregate(joined(FEW_PARTS, keys), (2,), (), LINE[:1])
     estimator = Estimator(Shop())
     query = unify(reorder(widen_reads(Query(by_key, (everything,))), estimator))
-    plan = physical.plan(prune_columns(query, estimator), TABLES, estimator)
+    plan = physical.plan(prune_columns(query, estimator), TABLES, estimator, ())
     spools = {
         id(operator) for top in (plan.root, *plan.scalars) for operator in _all(top) if isinstance(operator, Spool)
     }
@@ -232,9 +232,3 @@ def test_joins_and_scans_put_out_what_is_read_above() -> None:
 def test_counting_reads_no_column() -> None:
     root = lowered(Aggregate(LINES, (), (AggregateCall("count", (), INTEGER),), (Field("n", INTEGER),))).root
     assert scans(root)["line"].columns == ()
-
-
-def test_names_are_the_query_s() -> None:
-    renamed = Project(LINES, _references(1, 1), (Field("a", INTEGER), Field("b", INTEGER)))
-    assert lowered(renamed).names == ("a", "b")
-    assert len(lowered(renamed).root.schema) == 2
