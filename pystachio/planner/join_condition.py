@@ -1,4 +1,4 @@
-"""Joins from conditions: equalities between the sides become key pairs, one-sided parts filters below, the rest residual."""
+"""Joins from conditions: equalities of the sides become keys, one-sided parts filters below, the rest residual."""
 
 from __future__ import annotations
 

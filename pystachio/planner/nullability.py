@@ -30,9 +30,17 @@ _NEVER: Final = frozenset(
     }
 )
 
+
+def _words(text: str) -> frozenset[str]:
+    return frozenset(text.split())
+
+
 # Functions that are NULL only where an argument is. A function left out here may be NULL anywhere.
-STRICT_FUNCTIONS: Final = frozenset(
-    ["equal", "not_equal", "lt", "lte", "gt", "gte", "and", "or", "not", "add", "subtract", "multiply", "divide", "modulus", "negate", "abs", "round", "floor", "ceil", "like", "ilike", "starts_with", "ends_with", "contains", "substring", "char_length", "upper", "lower", "trim", "ltrim", "rtrim", "replace", "strpos", "concat_operator", "date_part", "date_trunc", "bitwise_and", "bitwise_or", "bitwise_xor", "bitwise_not", "shift_left", "shift_right"]
+STRICT_FUNCTIONS: Final = _words(
+    "equal not_equal lt lte gt gte and or not add subtract multiply divide modulus negate abs round floor "
+    "ceil like ilike starts_with ends_with contains substring char_length upper lower trim ltrim rtrim "
+    "replace strpos concat_operator date_part date_trunc bitwise_and bitwise_or bitwise_xor bitwise_not "
+    "shift_left shift_right"
 )
 
 

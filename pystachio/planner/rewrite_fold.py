@@ -1,4 +1,4 @@
-"""Expressions made simpler without changing their value: constants folded, AND and OR flattened, common parts taken out."""
+"""Simpler expressions of equal value: constants folded, AND and OR flattened, common parts taken out."""
 
 from __future__ import annotations
 

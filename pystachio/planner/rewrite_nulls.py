@@ -1,4 +1,4 @@
-"""Whether a condition can hold on a row whose fields of one side are all NULL: what turns outer joins into inner ones."""
+"""Whether a condition can hold on a row whose fields of one side are all NULL; if not, an outer join is inner."""
 
 from __future__ import annotations
 

@@ -92,7 +92,8 @@ def substitute(expression: Expression, values: tuple[Expression, ...]) -> Expres
 
 
 def _below_projection(plan: Project, predicates: Predicates) -> LogicalPlan:
-    below, above = [], []
+    below: list[Expression] = []
+    above: list[Expression] = []
     sizes = [1 if isinstance(e, FieldReference | Literal) else sum(1 for _ in walk(e)) for e in plan.expressions]
     for predicate in predicates:
         size = sum(sizes[node.index] if isinstance(node, FieldReference) else 1 for node in walk(predicate))
@@ -210,15 +211,19 @@ def _implied(condition: Expression, of_side: object) -> Predicates:
 def _carried(predicates: Predicates, on: Predicates, width: int, *, to_right: bool) -> Predicates:
     """Comparisons of a key with constants, moved to the key's partner on the other side."""
     partners = _key_partners(on, width, to_right=to_right)
-    carried = []
+    carried: list[Expression] = []
     for predicate in predicates:
         reads = fields_of(predicate)
         if len(reads) != 1 or not _is_constant_test(predicate):
             continue
         (position,) = reads
-        for partner in partners.get(position, ()):
-            carried.append(shift_fields(predicate, lambda _, partner=partner: partner))
+        carried.extend(_about(predicate, partner) for partner in partners.get(position, ()))
     return tuple(carried)
+
+
+def _about(predicate: Expression, position: int) -> Expression:
+    """The predicate on one field as one on the field at `position`."""
+    return shift_fields(predicate, lambda _: position)
 
 
 def _key_partners(on: Predicates, width: int, *, to_right: bool) -> dict[int, list[int]]:
@@ -276,6 +281,7 @@ def _without_mark(plan: Join, predicates: Predicates, mark: bool) -> LogicalPlan
     """A mark that must have one value: a semi or an anti join, with the mark as a constant."""
     join = replace(plan, kind=JoinKind.SEMI if mark else JoinKind.ANTI)
     constant = Literal(mark, pa.bool_())
-    columns = (*(FieldReference(p, f.type) for p, f in enumerate(plan.left.schema)), constant)
+    fields: list[Expression] = [FieldReference(p, f.type) for p, f in enumerate(plan.left.schema)]
+    columns = (*fields, constant)
     below = tuple(substitute(p, columns) for p in predicates)
     return Project(place(join, below), columns, plan.schema)

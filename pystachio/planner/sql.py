@@ -181,9 +181,9 @@ def _null_aware(display: str, admitted: Admitted) -> tuple[bool | None, ...]:
     EXISTS, and as undecided (None) when it has both.
     """
     in_mark: bool | None = None if admitted.has_in and admitted.has_exists else admitted.has_in
-    flags: list[bool | None] = []
-    for text in _joins_in_order(display):
-        flags.append(in_mark if "Mark Join:" in text[:16] else text.endswith(" null_aware"))
+    flags = [
+        in_mark if "Mark Join:" in text[:16] else text.endswith(" null_aware") for text in _joins_in_order(display)
+    ]
     return tuple(flags) if any(flag is not False for flag in flags) else ()
 
 

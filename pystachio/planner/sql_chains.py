@@ -17,9 +17,17 @@ MOST_TERMS_IN_A_ROW: Final = 16
 
 # An expression begins behind these words ...
 _OPENING: Final = frozenset({"WHERE", "HAVING", "ON", "WHEN", "QUALIFY"})
+
+
+def _words(text: str) -> frozenset[str]:
+    return frozenset(text.split())
+
+
 # ... and ends before these, and any other clause.
-_BOUNDARIES: Final = frozenset(
-    ["SELECT", "FROM", "GROUP", "ORDER", "LIMIT", "OFFSET", "FETCH", "UNION", "INTERSECT", "EXCEPT", "MINUS", "WINDOW", "FOR", "THEN", "ELSE", "AS", "BY", "ASC", "DESC", "NULLS", "JOIN", "INNER", "CROSS", "NATURAL", "OUTER", "SEMI", "ANTI", "LATERAL", "USING", "VALUES", "WITH", "DISTINCT", "OVER", "PARTITION", "ROWS", "RANGE", "INTO", "SET", "RETURNING", "TABLESAMPLE", "SORT", "CLUSTER", "DISTRIBUTE"]
+_BOUNDARIES: Final = _words(
+    "SELECT FROM GROUP ORDER LIMIT OFFSET FETCH UNION INTERSECT EXCEPT MINUS WINDOW FOR THEN ELSE AS BY "
+    "ASC DESC NULLS JOIN INNER CROSS NATURAL OUTER SEMI ANTI LATERAL USING VALUES WITH DISTINCT OVER "
+    "PARTITION ROWS RANGE INTO SET RETURNING TABLESAMPLE SORT CLUSTER DISTRIBUTE"
 )
 # Join words that are also functions.
 _ALSO_FUNCTIONS: Final = frozenset({"LEFT", "RIGHT", "FULL"})

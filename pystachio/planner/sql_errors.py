@@ -1,4 +1,4 @@
-"""DataFusion's errors as ours. It raises ValueError, RuntimeError and Exception, and panics; the text tells them apart."""
+"""DataFusion's errors as ours. It raises ValueError, RuntimeError and Exception, and panics; the text decides."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _VALID: Final = re.compile(r"Valid fields are (?P<valid>.*?)\.?$", re.DOTALL)
 _FUNCTION: Final = re.compile(r"Invalid function '(?P<name>.*?)'\.(?:\s*Did you mean '(?P<near>.*?)'\?)?")
 _REFUSED: Final = re.compile(r"(?:DDL|DML|Statement) not supported: (?P<name>\w+)")
 _MISSING: Final = re.compile(
-    r"This feature is not implemented: (?P<what>.*)|^NotImplemented\(\"(?P<plan>.*)\"\)$|^Substrait\(\"(?P<substrait>.*)\"\)$",
+    r"This feature is not implemented: (.*)|^NotImplemented\(\"(.*)\"\)$|^Substrait\(\"(.*)\"\)$",
     re.DOTALL,
 )
 _PREFIXES: Final = (

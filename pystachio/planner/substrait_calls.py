@@ -34,8 +34,15 @@ _ARITY: Final = {
     "date_part": (2, 2),
 }
 
-_TEXT_FIRST: Final = frozenset(
-    ["like", "ilike", "starts_with", "ends_with", "contains", "regexp_like", "regexp_replace", "substring", "left", "right", "char_length", "octet_length", "bit_length", "upper", "lower", "initcap", "reverse", "trim", "ltrim", "rtrim", "lpad", "rpad", "repeat", "replace", "translate", "split_part", "strpos", "ascii"]
+
+def _words(text: str) -> frozenset[str]:
+    return frozenset(text.split())
+
+
+_TEXT_FIRST: Final = _words(
+    "like ilike starts_with ends_with contains regexp_like regexp_replace substring left right "
+    "char_length octet_length bit_length upper lower initcap reverse trim ltrim rtrim lpad rpad repeat "
+    "replace translate split_part strpos ascii"
 )
 
 

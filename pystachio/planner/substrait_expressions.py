@@ -30,14 +30,15 @@ from pystachio.planner.substrait_reading import MOST_EXPRESSIONS_DEEP, SUBQUERY_
 from pystachio.planner.substrait_types import read_type
 
 _Message: TypeAlias = algebra_pb2.Expression
+_SetComparison: TypeAlias = algebra_pb2.Expression.Subquery.SetComparison
 
 _COMPARISONS = {
-    _Message.Subquery.SetComparison.COMPARISON_OP_EQ: "equal",
-    _Message.Subquery.SetComparison.COMPARISON_OP_NE: "not_equal",
-    _Message.Subquery.SetComparison.COMPARISON_OP_LT: "lt",
-    _Message.Subquery.SetComparison.COMPARISON_OP_GT: "gt",
-    _Message.Subquery.SetComparison.COMPARISON_OP_LE: "lte",
-    _Message.Subquery.SetComparison.COMPARISON_OP_GE: "gte",
+    _SetComparison.COMPARISON_OP_EQ: "equal",
+    _SetComparison.COMPARISON_OP_NE: "not_equal",
+    _SetComparison.COMPARISON_OP_LT: "lt",
+    _SetComparison.COMPARISON_OP_GT: "gt",
+    _SetComparison.COMPARISON_OP_LE: "lte",
+    _SetComparison.COMPARISON_OP_GE: "gte",
 }
 
 
@@ -108,7 +109,7 @@ def _all(messages: Sequence[_Message], scope: Scope, depth: int) -> tuple[Expres
     return tuple([read_expression(message, scope, depth + 1) for message in messages])
 
 
-def _field(message: _Message.FieldReference, scope: Scope) -> Expression:
+def _field(message: algebra_pb2.Expression.FieldReference, scope: Scope) -> Expression:
     if message.WhichOneof("root_type") == "outer_reference":
         raise Unsupported("a correlated subquery (a reference to an outer relation)")
     if message.WhichOneof("root_type") == "expression":
@@ -124,7 +125,7 @@ def _field(message: _Message.FieldReference, scope: Scope) -> Expression:
     return FieldReference(index, scope.plan.schema[index].type)
 
 
-def _function(message: _Message.ScalarFunction, scope: Scope, depth: int) -> Expression:
+def _function(message: algebra_pb2.Expression.ScalarFunction, scope: Scope, depth: int) -> Expression:
     name = function_name(scope.reading.functions, message.function_reference)
     if name in ("and", "or"):
         return _chain(name, message, scope, depth)
@@ -144,7 +145,7 @@ def _argument(message: algebra_pb2.FunctionArgument, scope: Scope, depth: int) -
             raise Unsupported(f"a function argument of the kind {other}")
 
 
-def _chain(name: str, message: _Message.ScalarFunction, scope: Scope, depth: int) -> Expression:
+def _chain(name: str, message: algebra_pb2.Expression.ScalarFunction, scope: Scope, depth: int) -> Expression:
     """AND or OR of any length: producers nest long ones to the left, thousands deep, so this does not recurse."""
     operands: list[Expression] = []
     waiting = _operands(message)[::-1]
@@ -162,13 +163,13 @@ def _chain(name: str, message: _Message.ScalarFunction, scope: Scope, depth: int
     return Call(name, tuple(operands), pa.bool_())
 
 
-def _operands(message: _Message.ScalarFunction) -> list[_Message]:
+def _operands(message: algebra_pb2.Expression.ScalarFunction) -> list[_Message]:
     if any(argument.WhichOneof("arg_type") != "value" for argument in message.arguments):
         raise InvalidRequest("an operand of AND or OR that is no expression")
     return [argument.value for argument in message.arguments] or list(message.args)
 
 
-def _cast(message: _Message.Cast, scope: Scope, depth: int) -> Expression:
+def _cast(message: algebra_pb2.Expression.Cast, scope: Scope, depth: int) -> Expression:
     operand = read_expression(message.input, scope, depth + 1)
     target, _ = read_type(message.type)
     null_on_failure = message.failure_behavior == _Message.Cast.FAILURE_BEHAVIOR_RETURN_NULL
@@ -177,7 +178,7 @@ def _cast(message: _Message.Cast, scope: Scope, depth: int) -> Expression:
     return operand if operand.type == target else Cast(operand, target, null_on_failure)
 
 
-def _if_then(message: _Message.IfThen, scope: Scope, depth: int) -> Expression:
+def _if_then(message: algebra_pb2.Expression.IfThen, scope: Scope, depth: int) -> Expression:
     ifs = list(message.ifs)
     subject: Expression | None = None
     if ifs and not ifs[0].HasField("then"):
@@ -192,7 +193,7 @@ def _if_then(message: _Message.IfThen, scope: Scope, depth: int) -> Expression:
     return _case(clauses, otherwise)
 
 
-def _switch(message: _Message.SwitchExpression, scope: Scope, depth: int) -> Expression:
+def _switch(message: algebra_pb2.Expression.SwitchExpression, scope: Scope, depth: int) -> Expression:
     subject = read_expression(message.match, scope, depth + 1)
     clauses = [
         (
@@ -214,7 +215,7 @@ def _case(clauses: Sequence[tuple[Expression, Expression]], otherwise: Expressio
     return IfThen(tuple((condition, result) for (condition, _), result in zip(clauses, results)), default, type_)
 
 
-def _in_list(message: _Message.SingularOrList, scope: Scope, depth: int) -> Expression:
+def _in_list(message: algebra_pb2.Expression.SingularOrList, scope: Scope, depth: int) -> Expression:
     operand = read_expression(message.value, scope, depth + 1)
     options = _all(message.options, scope, depth)
     if not options:
@@ -223,7 +224,7 @@ def _in_list(message: _Message.SingularOrList, scope: Scope, depth: int) -> Expr
     return InList(operand, tuple(alike), pa.bool_())
 
 
-def _multi_in_list(message: _Message.MultiOrList, scope: Scope, depth: int) -> Expression:
+def _multi_in_list(message: algebra_pb2.Expression.MultiOrList, scope: Scope, depth: int) -> Expression:
     operands = _all(message.value, scope, depth)
     records = []
     for record in message.options:
@@ -244,7 +245,7 @@ def _parameter(message: algebra_pb2.DynamicParameter, scope: Scope) -> Expressio
     return bound
 
 
-def _subquery(message: _Message.Subquery, scope: Scope, depth: int) -> Expression:
+def _subquery(message: algebra_pb2.Expression.Subquery, scope: Scope, depth: int) -> Expression:
     reading, below = scope.reading, scope.depth + depth + SUBQUERY_DEPTH
     match message.WhichOneof("subquery_type"):
         case "scalar":
@@ -267,16 +268,16 @@ def _subquery(message: _Message.Subquery, scope: Scope, depth: int) -> Expressio
             raise Unsupported(f"the subquery kind {other}")
 
 
-def _set_comparison(message: _Message.Subquery.SetComparison, scope: Scope, depth: int) -> Expression:
+def _set_comparison(message: _SetComparison, scope: Scope, depth: int) -> Expression:
     if message.comparison_op not in _COMPARISONS:
         raise InvalidRequest("a comparison with a subquery without an operator")
     function = _COMPARISONS[message.comparison_op]
     left = (read_expression(message.left, scope, depth + 1),)
     right = scope.reading.read_relation(message.right, scope.reading, scope.depth + depth + SUBQUERY_DEPTH)
     match message.reduction_op:
-        case _Message.Subquery.SetComparison.REDUCTION_OP_ANY:
+        case _SetComparison.REDUCTION_OP_ANY:
             return _matches(function, left, right, scope)
-        case _Message.Subquery.SetComparison.REDUCTION_OP_ALL:
+        case _SetComparison.REDUCTION_OP_ALL:
             # All hold when for none the opposite holds.
             opposite = {"equal": "not_equal", "not_equal": "equal", "lt": "gte", "gte": "lt", "gt": "lte", "lte": "gt"}
             return Call("not", (_matches(opposite[function], left, right, scope),), pa.bool_())
