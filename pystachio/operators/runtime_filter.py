@@ -12,12 +12,17 @@ from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import torch
 
+from pystachio.operators.arrow import column_to_arrow, dictionary_from_arrow
 from pystachio.operators.column import Bounds, BytesColumn, Column, Dictionary, DictionaryColumn, FixedColumn
 
 TABLE_SPAN_LIMIT = 1 << 26
 """Slots of the largest membership table worth building: one byte each."""
+
+MOST_STRINGS = 1 << 16
+"""String keys (rows of plain ones, distinct ones) beyond which a filter costs more than it saves."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -64,16 +69,15 @@ class RuntimeFilter:
 def filter_of_keys(columns: Sequence[Column]) -> RuntimeFilter | None:
     """A filter over the key column of a build side, given as its batches' columns (all of one type and encoding scale).
 
-    None when nothing useful can be said (floats, wide decimals, strings without codes).
+    None when nothing useful can be said (floats, wide decimals).
     """
     if not columns:
         return None
     type_ = columns[0].type
     if all(isinstance(column, FixedColumn) and not column.values.dtype.is_floating_point for column in columns):
         return _filter_of_integers(type_, [column for column in columns if isinstance(column, FixedColumn)])
-    if all(isinstance(column, DictionaryColumn) for column in columns):
-        return _filter_of_codes(type_, [column for column in columns if isinstance(column, DictionaryColumn)])
-    return None
+    strings = [column for column in columns if isinstance(column, DictionaryColumn | BytesColumn)]
+    return _filter_of_strings(type_, strings) if len(strings) == len(columns) else None
 
 
 def _filter_of_integers(type_: pa.DataType, columns: Sequence[FixedColumn]) -> RuntimeFilter:
@@ -97,24 +101,27 @@ def _valid_values(column: FixedColumn) -> np.ndarray:
     return values if column.validity is None else values[column.validity.numpy()]
 
 
-def _filter_of_codes(type_: pa.DataType, columns: Sequence[DictionaryColumn]) -> RuntimeFilter:
-    """The values that codes use; several dictionaries make no filter better than their non-emptiness."""
-    dictionary = columns[0].dictionary
-    used = np.zeros(len(dictionary), dtype=np.bool_)
-    for column in columns:
-        if column.dictionary is not dictionary:
-            return RuntimeFilter(type_)
-        codes = column.codes.numpy()
-        used[codes if column.validity is None else codes[column.validity.numpy()]] = True
-    if not used.any():
+def _filter_of_strings(type_: pa.DataType, columns: Sequence[DictionaryColumn | BytesColumn]) -> RuntimeFilter:
+    """The distinct keys, when they are few; else only that NULL does not pass."""
+    if sum(len(column) for column in columns if isinstance(column, BytesColumn)) > MOST_STRINGS:
+        return RuntimeFilter(type_)
+    distinct = pa.concat_arrays([_distinct(column) for column in columns]).unique()
+    if len(distinct) == 0:
         return RuntimeFilter(type_, empty=True)
-    if used.all():
-        return RuntimeFilter(type_, values=dictionary)
-    from pystachio.operators.arrow import column_from_arrow
+    if len(distinct) > MOST_STRINGS:
+        return RuntimeFilter(type_)
+    return RuntimeFilter(type_, values=dictionary_from_arrow(distinct))
 
-    kept = column_from_arrow(dictionary.arrow.filter(pa.array(used)))
-    assert isinstance(kept, FixedColumn | BytesColumn)
-    return RuntimeFilter(type_, values=Dictionary(kept))
+
+def _distinct(column: DictionaryColumn | BytesColumn) -> pa.Array:
+    """The values in use, without NULL."""
+    if isinstance(column, BytesColumn):
+        return column_to_arrow(column).drop_null().unique()
+    used = np.zeros(len(column.dictionary), dtype=np.bool_)
+    codes = column.codes.numpy()
+    if len(used):
+        used[codes if column.validity is None else codes[column.validity.numpy()]] = True
+    return column.dictionary.arrow.filter(pa.array(used))
 
 
 def _select_integers(
@@ -146,8 +153,6 @@ def _select_integers(
 
 
 def _select_codes(column: DictionaryColumn, values: Dictionary) -> torch.Tensor | None:
-    import pyarrow.compute as pc
-
     if len(column.dictionary) == 0:
         return torch.empty(0, dtype=torch.int64)
     key = ("runtime_filter", id(values))

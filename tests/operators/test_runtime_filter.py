@@ -1,0 +1,148 @@
+"""Runtime filters never lose a row that the join would keep: against plain sets."""
+
+from __future__ import annotations
+
+import random
+
+import pyarrow as pa
+import pytest
+import torch
+
+from pystachio.operators.arrow import column_from_arrow
+from pystachio.operators.column import BytesColumn, Column, Dictionary, DictionaryColumn, FixedColumn
+from pystachio.operators.runtime_filter import MOST_STRINGS, TABLE_SPAN_LIMIT, RuntimeFilter, filter_of_keys
+
+
+def ints(values: list[int | None], type_: pa.DataType | None = None) -> Column:
+    return column_from_arrow(pa.array(values, pa.int64() if type_ is None else type_))
+
+
+def words(values: list[str | None]) -> Column:
+    return column_from_arrow(pa.array(values, pa.string()).dictionary_encode())
+
+
+def passing(runtime_filter: RuntimeFilter, column: Column) -> list[int]:
+    rows = runtime_filter.select(column)
+    return list(range(len(column))) if rows is None else rows.tolist()
+
+
+@pytest.mark.parametrize("type_", [pa.int8(), pa.int16(), pa.int32(), pa.int64()])
+@pytest.mark.parametrize("spread", [5, 60, 100])
+@pytest.mark.parametrize("nulls", [0.0, 0.3])
+def test_integers(type_: pa.DataType, spread: int, nulls: float) -> None:
+    rng = random.Random(spread)
+    for _ in range(30):
+        keys = [None if rng.random() < nulls else rng.randint(-spread, spread) for _ in range(rng.randrange(1, 40))]
+        probe = [None if rng.random() < nulls else rng.randint(-120, 120) for _ in range(200)]
+        runtime_filter = filter_of_keys([ints(keys), ints(keys[:3])])
+        assert runtime_filter is not None
+        wanted = {key for key in keys if key is not None}
+        assert passing(runtime_filter, ints(probe, type_)) == [i for i, value in enumerate(probe) if value in wanted]
+
+
+def test_bounds_beyond_the_column_s_dtype() -> None:
+    wide = RuntimeFilter(pa.int64(), (-(2**40), 2**40))
+    assert wide.select(ints([1, -128, 127], pa.int8())) is None
+    above = RuntimeFilter(pa.int64(), (1000, 2000))
+    assert passing(above, ints([1, 2], pa.int8())) == []
+
+
+def test_known_bounds_save_the_comparison() -> None:
+    column = FixedColumn(pa.int64(), torch.tensor([3, 4, 5]), None, (3, 5))
+    assert RuntimeFilter(pa.int64(), (0, 10)).select(column) is None
+    table = torch.tensor([False, False, False, True, False, True])
+    assert passing(RuntimeFilter(pa.int64(), (0, 5), table), column) == [0, 2]
+
+
+def test_uint8_tables_and_booleans() -> None:
+    runtime_filter = RuntimeFilter(pa.int64(), (10, 12), torch.tensor([1, 0, 2], dtype=torch.uint8))
+    assert passing(runtime_filter, ints([9, 10, 11, 12, 13, None])) == [1, 3]
+    flags = filter_of_keys([column_from_arrow(pa.array([True]))])
+    assert flags is not None
+    assert passing(flags, column_from_arrow(pa.array([True, False, None]))) == [0]
+
+
+def test_nothing_passes_an_empty_filter() -> None:
+    for keys in (ints([]), ints([None, None]), words([None])):
+        runtime_filter = filter_of_keys([keys])
+        assert runtime_filter is not None
+        assert runtime_filter.empty
+        assert passing(runtime_filter, ints([1, 2])) == []
+        assert not runtime_filter.may_match(0, 10)
+
+
+def test_a_wide_span_has_bounds_only() -> None:
+    runtime_filter = filter_of_keys([ints([0, TABLE_SPAN_LIMIT])])
+    assert runtime_filter is not None
+    assert runtime_filter.table is None
+    assert passing(runtime_filter, ints([-1, 0, 5, TABLE_SPAN_LIMIT, TABLE_SPAN_LIMIT + 1])) == [1, 2, 3]
+
+
+def test_dense_keys_need_no_table() -> None:
+    runtime_filter = filter_of_keys([ints([3, 1, 2])])
+    assert runtime_filter is not None
+    assert runtime_filter.table is None
+    assert runtime_filter.bounds == (1, 3)
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "matches"),
+    [(0, 4, False), (0, 5, True), (6, 8, False), (9, 20, True), (10, 20, False), (5, 9, True)],
+)
+def test_ranges(low: int, high: int, matches: bool) -> None:
+    runtime_filter = filter_of_keys([ints([5, 9])])
+    assert runtime_filter is not None
+    assert runtime_filter.may_match(low, high) is matches
+
+
+def test_unknown_bounds_pass_all_but_null() -> None:
+    runtime_filter = RuntimeFilter(pa.int64())
+    assert runtime_filter.may_match(0, 1)
+    assert runtime_filter.select(ints([1, 2])) is None
+    assert passing(runtime_filter, ints([1, None, 2])) == [0, 2]
+
+
+def test_strings_on_codes() -> None:
+    runtime_filter = filter_of_keys([words(["b", "c", None])])
+    assert runtime_filter is not None
+    assert runtime_filter.values is not None
+    column = words(["a", "b", None, "c", "b"])
+    assert passing(runtime_filter, column) == [1, 3, 4]
+    assert passing(runtime_filter, column) == [1, 3, 4], "the second time from the dictionary's cache"
+    assert passing(runtime_filter, words([])) == []
+    assert runtime_filter.select(words(["b", "c"])) is None
+    plain = column_from_arrow(pa.array(["a", "b"]))
+    assert runtime_filter.select(plain) is None, "optional: plain strings are left to the join"
+
+
+def test_only_the_values_in_use_count() -> None:
+    full = words(["a", "b", "c"])
+    assert isinstance(full, DictionaryColumn)
+    used = DictionaryColumn(full.type, full.codes[:1], full.dictionary)
+    runtime_filter = filter_of_keys([used, used])
+    assert runtime_filter is not None
+    assert passing(runtime_filter, full) == [0]
+
+
+def test_several_dictionaries_and_plain_strings() -> None:
+    plain = column_from_arrow(pa.array(["c", None]))
+    runtime_filter = filter_of_keys([words(["a"]), words(["b"]), plain])
+    assert runtime_filter is not None
+    assert passing(runtime_filter, words(["z", "b", "c", "a"])) == [1, 2, 3]
+
+
+def test_many_strings_say_nothing() -> None:
+    runtime_filter = filter_of_keys([column_from_arrow(pa.array([str(i) for i in range(MOST_STRINGS + 1)]))])
+    assert runtime_filter is not None
+    assert runtime_filter.select(words(["z"])) is None
+
+
+def test_types_without_filters() -> None:
+    assert filter_of_keys([column_from_arrow(pa.array([1.5]))]) is None
+    assert filter_of_keys([]) is None
+
+
+def test_a_filter_of_another_dictionary_object() -> None:
+    values = column_from_arrow(pa.array(["x", "b"]))
+    assert isinstance(values, BytesColumn)
+    assert passing(RuntimeFilter(pa.string(), values=Dictionary(values)), words(["a", "b"])) == [1]
