@@ -186,10 +186,11 @@ class _Builder:
     def _add(self, name: str, run: Callable[[], Coroutine[object, object, None]]) -> None:
         self._tasks.append(TaskSpec(name, run))
 
-    def _channel_from(self, operator: Operator, name: str) -> Receiver[Batch]:
-        channel: Channel[Batch] = self._scope.channel(name)
+    def _channel_from(self, operator: Operator, name: str, ctx: Context) -> Receiver[Batch]:
+        """The output of `operator` for the consumer whose context is `ctx`."""
+        channel: Channel[Batch] = self._scope.channel(name, producer=self._names[id(operator)])
         self._place(operator, _Pipe(channel))
-        return channel.receiver()
+        return channel.receiver(ctx.metrics)
 
     def _place(self, operator: Operator, pipe: _Pipe) -> None:
         """Add the tasks of the sub-plan `operator`, whose output goes into `pipe`."""
@@ -201,8 +202,9 @@ class _Builder:
             case Spool():
                 self._replay(operator, pipe, name)
             case Streaming():
-                builds = tuple(self._channel_from(child, f"{name} build") for child in operator.inputs[1:])
-                stage = _Stage(operator, self._scope.context(name), builds)
+                ctx = self._scope.context(name)
+                builds = tuple(self._channel_from(child, f"{name} build", ctx) for child in operator.inputs[1:])
+                stage = _Stage(operator, ctx, builds)
                 self._add(f"{name} open", stage.open)
                 self._place(operator.inputs[0], pipe.behind(stage))
             case Breaker():
@@ -211,8 +213,8 @@ class _Builder:
                 raise AssertionError(f"{type(operator).__name__} is neither streaming nor a breaker")
 
     def _break(self, operator: Breaker, pipe: _Pipe, name: str) -> None:
-        receivers = tuple(self._channel_from(child, f"{name} input") for child in operator.inputs)
         ctx = self._scope.context(name)
+        receivers = tuple(self._channel_from(child, f"{name} input", ctx) for child in operator.inputs)
         pipe.producers += 1
 
         async def run() -> None:
@@ -231,7 +233,7 @@ class _Builder:
         if id(spool) not in self._spools:
             slot: Slot[tuple[list[Batch], _SharedReservation]] = Slot()
             self._spools[id(spool)] = slot
-            receiver = self._channel_from(spool.input, f"{name} input")
+            receiver = self._channel_from(spool.input, f"{name} input", ctx)
 
             async def collect() -> None:
                 batches, held = await spool.collect(ctx, receiver)
@@ -253,7 +255,7 @@ class _Builder:
         self._add(f"{name} replay", replay)
 
     def _scalar(self, index: int, operator: Operator) -> None:
-        receiver = self._channel_from(operator, f"scalar {index}")
+        receiver = self._channel_from(operator, f"scalar {index}", self._scope.context(f"scalar {index}"))
         slot = self._scope.slots[("scalar", index)]
         type_ = operator.schema[0].type
 
