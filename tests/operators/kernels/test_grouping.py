@@ -92,6 +92,25 @@ def test_sums_and_extremes_of_wide_decimals(rows: tuple[list[int], list[int | No
         assert [None if v is None else int(v) for v in best] == wanted
 
 
+@given(
+    st.lists(st.tuples(st.integers(0, 3), st.sampled_from([None, "", "a", "ab", "ba"])), max_size=30),
+    st.booleans(),
+)
+@settings(max_examples=200, deadline=None)
+def test_text_beside_another_key(rows: list[tuple[int, str | None]], determined: bool) -> None:
+    if determined:
+        texts = dict(rows)
+        rows = [(key, texts[key]) for key, _ in rows]
+    keys = [
+        column_from_arrow(pa.array([key for key, _ in rows], pa.int64())),
+        column_from_arrow(pa.array([text for _, text in rows], pa.string())),
+    ]
+    grouping = group_rows(keys, len(rows), CPU, allow_direct=True)
+    members = values_by_group(grouping, rows)
+    assert all(len(set(group)) == 1 for group in members)
+    assert len(members) == len(set(rows))
+
+
 @pytest.mark.parametrize("sign", [1, -1])
 def test_a_sum_beyond_128_bits_is_an_error_and_never_wraps(sign: int) -> None:
     column = column_from_arrow(pa.array([Decimal(sign * (10**38 - 1))] * 7, pa.decimal128(38, 0)))
