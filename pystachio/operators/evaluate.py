@@ -8,7 +8,7 @@ says must be evaluated.
 
 from __future__ import annotations
 
-from typing import cast
+from typing import Final, cast
 
 import pyarrow as pa
 import torch
@@ -43,6 +43,8 @@ from pystachio.operators.kernels import primitives
 from pystachio.operators.kernels.selection import all_null, device_of, take, take_batch, take_or_null, with_validity
 from pystachio.runtime.context import Context
 
+_NULL: Final = pa.null()
+
 
 def evaluate(expression: Expression, batch: Batch) -> Column:
     """The expression's value in every row of the batch.
@@ -61,8 +63,9 @@ def select(predicate: Expression, batch: Batch) -> torch.Tensor | None:
     """
     mask: Mask = True
     later: list[Expression] = []
+    in_bytes = _fields_in_bytes(batch)
     for conjunct in conjuncts(predicate):
-        if _reads_bytes(conjunct, batch):
+        if in_bytes and not in_bytes.isdisjoint(fields_of(conjunct)):
             later.append(conjunct)
             continue
         try:
@@ -123,10 +126,11 @@ def _call(call: Call, batch: Batch) -> Operand:
     rows, device = batch.length, _device(batch)
     constants_only = all(isinstance(argument, Literal) for argument in arguments)
     if function.nulls is NullRule.STRICT:
-        if any(_is_null(argument) for argument in arguments):
-            return Literal(None, call.type)
-        if any(pa.types.is_null(argument.type) for argument in arguments):
-            return all_null(call.type, rows, device)
+        for argument in arguments:
+            if _is_null(argument):
+                return Literal(None, call.type)
+            if argument.type == _NULL:
+                return all_null(call.type, rows, device)
     if constants_only:
         # Kernels want at least one column: one row of the first argument will do.
         first, *others = arguments or (Literal(0, pa.int64()),)
@@ -207,17 +211,14 @@ def _truth(predicate: Expression, batch: Batch) -> Mask:
             return truth(_operand(predicate, batch))
 
 
-def _reads_bytes(expression: Expression, batch: Batch) -> bool:
-    """Whether strings without (small) dictionary must be read."""
-    for field in fields_of(expression):
-        match batch.columns[field]:
-            case BytesColumn():
-                return True
-            case DictionaryColumn(dictionary=dictionary) if len(dictionary) >= batch.length:
-                return True
-            case _:
-                pass
-    return False
+def _fields_in_bytes(batch: Batch) -> frozenset[int]:
+    """The fields whose strings must be read: without a dictionary, or with one that is as large as the batch."""
+    return frozenset(
+        position
+        for position, column in enumerate(batch.columns)
+        if isinstance(column, BytesColumn)
+        or (isinstance(column, DictionaryColumn) and len(column.dictionary) >= batch.length)
+    )
 
 
 def _rows(mask: Mask) -> torch.Tensor | None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from fractions import Fraction
 from typing import Final
 
 import pyarrow as pa
@@ -23,7 +22,7 @@ from pystachio.operators.functions.operands import (
     is_text,
     validity_of,
 )
-from pystachio.operators.functions.units import is_number, is_point_in_time, step_of
+from pystachio.operators.functions.units import ratio
 from pystachio.operators.kernels import compare as kernels
 from pystachio.operators.kernels import primitives
 from pystachio.operators.kernels.selection import plain
@@ -50,25 +49,16 @@ def compare(function: str, left: Operand, right: Operand) -> torch.Tensor | bool
         return _compare_text(function, left, right)
     if pa.types.is_floating(left.type) or pa.types.is_floating(right.type):
         return _compare_floats(function, left, right)
-    step, other = step_of(left.type), step_of(right.type)
-    if step is None or other is None or not _comparable(left.type, right.type):
+    steps = ratio(left.type, right.type)
+    if steps is None:
         raise InvalidRequest(f"values that cannot be compared: {left.type} and {right.type}")
     numbers = _numbers(left)
-    if isinstance(right, Literal):
-        if pa.types.is_boolean(left.type):
-            return kernels.compare_constant(function, _as_integers(numbers), Fraction(int(right.value)))
-        return kernels.compare_constant(function, numbers, Fraction(int(right.value)) * other / step)
-    return kernels.compare_columns(function, numbers, _numbers(right), step / other)
-
-
-def _comparable(left: pa.DataType, right: pa.DataType) -> bool:
-    if is_number(left) or is_number(right):
-        return is_number(left) and is_number(right)
-    return (is_point_in_time(left) and is_point_in_time(right)) or left.id == right.id or _are_times(left, right)
-
-
-def _are_times(left: pa.DataType, right: pa.DataType) -> bool:
-    return bool(pa.types.is_time(left) and pa.types.is_time(right))
+    if not isinstance(right, Literal):
+        return kernels.compare_columns(function, numbers, _numbers(right), steps)
+    if pa.types.is_boolean(left.type):
+        numbers = _as_integers(numbers)
+    constant = int(right.value)
+    return kernels.compare_constant(function, numbers, constant if steps == 1 else constant / steps)
 
 
 def _numbers(operand: Operand) -> FixedColumn | WideDecimalColumn:

@@ -15,6 +15,7 @@ from pystachio.operators.functions.boolean import Mask
 from pystachio.operators.functions.comparison import compare
 from pystachio.operators.functions.function import Function, Invocation, Kernel, NullRule, Operand
 from pystachio.operators.functions.operands import (
+    INTEGER_DTYPES,
     column,
     float_dtype,
     is_text,
@@ -22,6 +23,7 @@ from pystachio.operators.functions.operands import (
     validity_of,
 )
 from pystachio.operators.functions.types import common_type
+from pystachio.operators.kernels import primitives
 from pystachio.operators.kernels.selection import (
     concat,
     plain,
@@ -49,6 +51,11 @@ def choose(
     operands = [operand for _, operand in useful] + [otherwise]
     if all(_is_null(operand) for operand in operands):
         return Literal(None, type_)
+    if len(useful) == 1 and _is_null(otherwise):
+        # CASE WHEN mask THEN value END only takes rows away.
+        mask, operand = useful[0]
+        value = column(operand, rows, device)
+        return with_validity(value, mask if value.validity is None else mask & value.validity)
     masks = [mask for mask, _ in useful]
     validity = _chosen_validity(masks, operands, rows, device)
     if is_text(type_):
@@ -109,11 +116,19 @@ def _choose_fixed(
         dtypes.append(fixed.values.dtype)
         known.append(fixed.bounds)
     dtype = _common_dtype(type_, dtypes)
+    if len(masks) == 1 and _is_zero(parts[-1]) and dtype in INTEGER_DTYPES:
+        # A product with a mask of zeros and ones costs a quarter of a choice.
+        kept = primitives(device).arithmetic("multiply", parts[0], masks[0].view(torch.int8), dtype)
+        return FixedColumn(type_, kept, validity, union_bounds(known))
     result = _tensor(parts[-1], dtype, device)
     for mask, part in zip(reversed(masks), reversed(parts[:-1]), strict=True):
         result = torch.where(mask, _tensor(part, dtype, device), result)
     bounds = None if dtype == torch.bool or dtype.is_floating_point else union_bounds(known)
     return FixedColumn(type_, result, validity, bounds)
+
+
+def _is_zero(value: torch.Tensor | bool | int | float) -> bool:
+    return not isinstance(value, torch.Tensor) and value == 0
 
 
 def _common_dtype(type_: pa.DataType, dtypes: list[torch.dtype]) -> torch.dtype:

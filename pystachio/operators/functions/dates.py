@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from fractions import Fraction
+from functools import lru_cache, partial
 from typing import Final
 
 import pyarrow as pa
@@ -12,7 +13,7 @@ import torch
 
 from pystachio.errors import InvalidRequest, Unsupported
 from pystachio.operators.arrow import column_from_arrow, column_to_arrow
-from pystachio.operators.column import Column, FixedColumn
+from pystachio.operators.column import Bounds, Column, FixedColumn
 from pystachio.operators.expressions import Literal
 from pystachio.operators.functions import exact
 from pystachio.operators.functions.function import Function, Invocation, Operand
@@ -91,22 +92,6 @@ def _local(values: FixedColumn) -> torch.Tensor:
     return local.values
 
 
-def _of_days(
-    days: torch.Tensor, valid: torch.Tensor | None, function: Callable[[torch.Tensor], torch.Tensor]
-) -> FixedColumn:
-    """`function` of days, through a table over the range of days when that is small. Bounds are the table's."""
-    low, high = bounds_of(FixedColumn(pa.date32(), days, valid)) or (0, 0)
-    if high - low >= _TABLE_DAYS:
-        values = function(days)
-        return FixedColumn(pa.int64(), values)
-    table = function(torch.arange(low, high + 1, device=days.device))
-    bounds = (int(table.min()), int(table.max()))
-    kept = days if valid is None else torch.where(valid, days, low)
-    positions = kept.to(torch.int32) - low
-    values = table.to(narrowest_dtype(bounds)).index_select(0, positions)
-    return FixedColumn(pa.int64(), values, None, bounds)
-
-
 _DAY_PARTS: Final[dict[str, Callable[[torch.Tensor], torch.Tensor]]] = {
     "year": lambda days: kernels.civil_from_days(days).year,
     "month": lambda days: kernels.civil_from_days(days).month,
@@ -123,6 +108,38 @@ _DAY_PARTS: Final[dict[str, Callable[[torch.Tensor], torch.Tensor]]] = {
 }
 
 
+def _last_day_of_month(days: torch.Tensor) -> torch.Tensor:
+    year, month, _ = kernels.civil_from_days(days)
+    return kernels.truncate_days("month", days) + kernels.days_in_month(year, month) - 1
+
+
+_OF_DAYS: Final[dict[str, Callable[[torch.Tensor], torch.Tensor]]] = {
+    **_DAY_PARTS,
+    **{f"start of {unit}": partial(kernels.truncate_days, unit) for unit in _DAY_UNITS},
+    "last day": _last_day_of_month,
+}
+
+
+def _of_days(name: str, days: torch.Tensor, valid: torch.Tensor | None) -> FixedColumn:
+    """A function of days, through a table over their range when that is small. Bounds are the table's."""
+    low, high = bounds_of(FixedColumn(pa.date32(), days, valid)) or (0, 0)
+    if high - low >= _TABLE_DAYS:
+        return FixedColumn(pa.int64(), _OF_DAYS[name](days))
+    # Starting on multiples of a year or so lets batches whose ranges differ a little share a table.
+    low, high = low // 512 * 512, high // 512 * 512 + 511
+    table, bounds = _table(name, low, high, days.device)
+    kept = days if valid is None else torch.where(valid, days, low)
+    positions = kept.to(torch.int32) - low
+    return FixedColumn(pa.int64(), table.index_select(0, positions), None, bounds)
+
+
+@lru_cache(maxsize=256)
+def _table(name: str, low: int, high: int, device: torch.device) -> tuple[torch.Tensor, Bounds]:
+    values = _OF_DAYS[name](torch.arange(low, high + 1))
+    bounds = (int(values.min()), int(values.max()))
+    return values.to(narrowest_dtype(bounds)).to(device), bounds
+
+
 def _date_part(invocation: Invocation) -> Operand:
     unit, operand = unit_name(invocation.arguments[0]), invocation.arguments[1]
     values = plain(column(operand, invocation.rows, invocation.device))
@@ -131,7 +148,7 @@ def _date_part(invocation: Invocation) -> Operand:
         return _epoch(values, invocation.type)
     days, rest, per_second = split_days(values)
     if unit in _DAY_PARTS:
-        part = _of_days(days, invocation.valid, _DAY_PARTS[unit])
+        part = _of_days(unit, days, invocation.valid)
         return _as_type(part, invocation)
     if unit not in _TICKS:
         raise InvalidRequest(f"an unknown part of a date: {unit}")
@@ -181,7 +198,7 @@ def _date_trunc(invocation: Invocation) -> Operand:
         return convert_time(column_from_arrow(floored), invocation.type, invocation.valid)
     if unit in _DAY_UNITS:
         days, _, _ = split_days(values)
-        first = _of_days(days, invocation.valid, lambda table: kernels.truncate_days(unit, table))
+        first = _of_days(f"start of {unit}", days, invocation.valid)
         return convert_time(FixedColumn(pa.date32(), first.values), invocation.type, invocation.valid)
     if unit not in _TICKS:
         raise InvalidRequest(f"an unknown unit of time: {unit}")
@@ -342,13 +359,8 @@ def _make_date(invocation: Invocation) -> Operand:
 def _last_day(invocation: Invocation) -> Operand:
     values = plain(column(invocation.arguments[0], invocation.rows, invocation.device))
     assert isinstance(values, FixedColumn)
-
-    def last(days: torch.Tensor) -> torch.Tensor:
-        year, month, _ = kernels.civil_from_days(days)
-        return kernels.truncate_days("month", days) + kernels.days_in_month(year, month) - 1
-
     days, _, _ = split_days(values)
-    found = _of_days(days, invocation.valid, last)
+    found = _of_days("last day", days, invocation.valid)
     return convert_time(FixedColumn(pa.date32(), found.values), invocation.type, invocation.valid)
 
 

@@ -7,16 +7,15 @@ from fractions import Fraction
 
 import pyarrow as pa
 import pyarrow.compute as pc
-import torch
 
 from pystachio.operators.arrow import column_from_arrow
-from pystachio.operators.column import FixedColumn, WideDecimalColumn
+from pystachio.operators.column import FixedColumn
 from pystachio.operators.expressions import Literal
 from pystachio.operators.functions.boolean import Mask, both, either, from_masks
 from pystachio.operators.functions.comparison import compare, text_array
 from pystachio.operators.functions.function import Operand
-from pystachio.operators.functions.operands import is_text, validity_of
-from pystachio.operators.functions.units import step_of
+from pystachio.operators.functions.operands import INTEGER_DTYPES, is_text, validity_of
+from pystachio.operators.functions.units import ratio
 from pystachio.operators.kernels.bounds import cheap_bounds
 from pystachio.operators.kernels.membership import is_member
 from pystachio.operators.kernels.selection import plain
@@ -56,25 +55,21 @@ def _among(operand: Operand, constants: list[Literal]) -> Mask:
         assert isinstance(found, FixedColumn)
         return found.values
     values = plain(operand)
-    step = step_of(operand.type)
-    steps = [step_of(constant.type) for constant in constants]
-    exact = isinstance(values, FixedColumn) and values.values.dtype not in (torch.bool, torch.float32, torch.float64)
-    if isinstance(values, WideDecimalColumn) or not exact or step is None or None in steps:
+    steps = {constant.type: ratio(operand.type, constant.type) for constant in constants}
+    if not isinstance(values, FixedColumn) or values.values.dtype not in INTEGER_DTYPES or None in steps.values():
         true: Mask = False
         for constant in constants:
             true = either(true, compare("equal", operand, constant))
         return true
-    assert isinstance(values, FixedColumn)
-    wanted = [
-        Fraction(int(constant.value)) * unit / step for constant, unit in zip(constants, steps, strict=True) if unit
-    ]
-    return is_member(
-        values.values, [value.numerator for value in wanted if value.denominator == 1], cheap_bounds(values)
-    )
+    wanted = [_in_steps(int(constant.value), steps[constant.type]) for constant in constants]
+    whole = [value.numerator for value in wanted if value.denominator == 1]
+    return is_member(values.values, whole, cheap_bounds(values))
+
+
+def _in_steps(value: int, steps: Fraction | None) -> int | Fraction:
+    return value if steps is None or steps == 1 else value / steps
 
 
 def _equal_literals(left: Literal, right: Literal) -> bool:
-    first, second = step_of(left.type), step_of(right.type)
-    if first is not None and second is not None:
-        return Fraction(int(left.value)) * first == Fraction(int(right.value)) * second
-    return bool(left.value == right.value)
+    steps = ratio(left.type, right.type)
+    return bool(left.value == right.value if steps is None else int(left.value) * steps == int(right.value))

@@ -21,17 +21,16 @@ MIRRORED: Final = {"equal": "equal", "not_equal": "not_equal", "lt": "gt", "lte"
 """left f right is right MIRRORED[f] left."""
 
 
-def compare_constant(function: str, column: FixedColumn | WideDecimalColumn, constant: Fraction) -> torch.Tensor | bool:
+def compare_constant(
+    function: str, column: FixedColumn | WideDecimalColumn, constant: int | Fraction
+) -> torch.Tensor | bool:
     """Integer-like values against a rational constant in the column's unit; a bool where the range decides for all."""
-    if constant.denominator != 1:
-        match function:
-            case "equal" | "not_equal":
-                return function == "not_equal"
-            case "lt" | "lte":
-                function, constant = "lte", Fraction(constant.numerator // constant.denominator)
-            case _:
-                function, constant = "gt", Fraction(constant.numerator // constant.denominator)
     value = constant.numerator
+    if constant.denominator != 1:
+        if function in ("equal", "not_equal"):
+            return function == "not_equal"
+        # Between two whole numbers: what is below it is at most the lower one.
+        function, value = "lte" if function in ("lt", "lte") else "gt", value // constant.denominator
     if isinstance(column, WideDecimalColumn):
         return _compare_limbs(function, Limbs(column.high, column.low), _clamped(value, column.high.device))
     bounds = cheap_bounds(column)

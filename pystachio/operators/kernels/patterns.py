@@ -10,6 +10,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from pystachio.errors import InvalidRequest
+from pystachio.operators.arrow import column_from_arrow
+from pystachio.operators.column import BytesColumn
+from pystachio.operators.kernels.substrings import match_pieces
 
 
 class Wildcard(StrEnum):
@@ -58,7 +61,7 @@ def parse_like(pattern: str, escape: str | None) -> Pattern:
 
 
 def match_like(values: pa.Array, pattern: Pattern, *, ignore_case: bool = False) -> pa.Array:
-    """Whether each string matches: plain searches where the pattern is one, else a regular expression."""
+    """Whether each string of a large_string array matches: plain searches where they do, else regular expressions."""
     match pattern:
         case ():
             return pc.equal(pc.binary_length(values), 0)
@@ -70,10 +73,22 @@ def match_like(values: pa.Array, pattern: Pattern, *, ignore_case: bool = False)
             return pc.starts_with(values, text, ignore_case=ignore_case)
         case (Wildcard.ANY, Text(text)):
             return pc.ends_with(values, text, ignore_case=ignore_case)
-        case (Wildcard.ANY, Text(text), Wildcard.ANY):
-            return pc.match_substring(values, text, ignore_case=ignore_case)
+        case _ if Wildcard.ONE not in pattern and not ignore_case:
+            return _match_pieces(values, pattern)
         case _:
             return pc.match_substring_regex(values, _regular_expression(pattern), ignore_case=ignore_case)
+
+
+def _match_pieces(values: pa.Array, pattern: Pattern) -> pa.Array:
+    """Text between % signs, by one search of all bytes for each."""
+    column = column_from_arrow(values)
+    assert isinstance(column, BytesColumn)
+    texts = [part.characters.encode() if isinstance(part, Text) else None for part in pattern]
+    prefix, suffix = texts[0] or b"", texts[-1] or b""
+    pieces = [text for text in texts[1 if prefix else 0 : -1 if suffix else None] if text is not None]
+    matches = match_pieces(column.offsets.numpy(), column.data.numpy(), prefix, pieces, suffix)
+    missing = None if values.null_count == 0 else values.is_null().to_numpy(zero_copy_only=False)
+    return pa.array(matches, mask=missing)
 
 
 def _regular_expression(pattern: Pattern) -> str:
