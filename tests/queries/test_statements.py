@@ -57,7 +57,7 @@ def session(request: pytest.FixtureRequest, folder: Path) -> Iterator[pystachio.
         yield session
 
 
-@pytest.mark.parametrize("sql", statements())
+@pytest.mark.parametrize("sql", list(statements()))
 def test_equals_duckdb(session: pystachio.Session, oracle: duckdb.DuckDBPyConnection, sql: str) -> None:
     answer = session.sql(sql).to_arrow()
     rows = list(zip(*(column.to_pylist() for column in answer.columns), strict=True))
