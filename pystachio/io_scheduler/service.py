@@ -18,9 +18,9 @@ from typing import assert_never
 from pystachio.errors import Cancelled, InternalError, PystachioError
 from pystachio.io_scheduler.buffers import BufferPool, BufferStatistics
 from pystachio.io_scheduler.client import TransferClient
-from pystachio.io_scheduler.devices import ChunkEnd, ChunkRead, Device, OpenDevice, choose
-from pystachio.io_scheduler.devices.disks import disk_link
+from pystachio.io_scheduler.devices import ChunkEnd, ChunkRead, OpenDevice, choose
 from pystachio.io_scheduler.ledger import Ledger
+from pystachio.io_scheduler.links import Links, Locate, OpenFiles, locate_disk
 from pystachio.io_scheduler.request import Extent, Link, PathTaken, PriorityClass, Transfer
 from pystachio.io_scheduler.scheduler import (
     Action,
@@ -41,9 +41,7 @@ from pystachio.io_scheduler.scheduler import (
     TransfersCancelled,
     TransfersSubmitted,
 )
-from pystachio.io_scheduler.submission import FileRead, OpenFile, PendingChunk, PendingTransfer, Submission
-
-LOCATED_FILES = 65_536
+from pystachio.io_scheduler.submission import FileRead, PendingChunk, PendingTransfer, Submission
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,24 +66,21 @@ class IoSchedulerService:
         self,
         *,
         open_device: OpenDevice | None = None,
-        locate: Callable[[str], Link] = disk_link,
+        locate: Locate = locate_disk,
         buffers: BufferPool | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.ledger = Ledger()
         self.buffers = buffers if buffers is not None else BufferPool()
-        self._open_device = open_device if open_device is not None else choose()
-        self._locate = locate
+        self._links = Links(locate, open_device if open_device is not None else choose())
+        self._files = OpenFiles(self._links)
         self._clock = clock
         self._core = Scheduler()
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._devices: dict[Link, Device] = {}
-        self._links_by_path: dict[str, Link] = {}
         self._priorities: dict[str, PriorityClass] = {}
         self._transfer_ids = count()
         self._pending: dict[int, PendingTransfer] = {}
         self._inside: dict[tuple[int, int], PendingChunk] = {}
-        self._files: dict[tuple[Link, str], OpenFile] = {}
         self._events: list[Event] = []
         self._submitted: list[Transfer] = []
         self._turn_is_due = False
@@ -106,9 +101,9 @@ class IoSchedulerService:
             self.close_plan(plan_id)
         await self._drained.wait()
         self._turn()
-        for device in self._devices.values():
-            device.close()
-        self._devices.clear()
+        self._files.close()
+        self._links.close()
+        self._core = Scheduler()
         self._loop = None
         self.buffers.trim()
 
@@ -148,20 +143,13 @@ class IoSchedulerService:
 
     async def locate(self, path: str) -> Link:
         """The link of the file. Raises NotFound or Unauthorized the first time that the file is seen."""
-        link = self._links_by_path.get(path)
-        if link is None:
-            # A stat on a network file system can take seconds.
-            link = await asyncio.to_thread(self._locate, path)
-            if len(self._links_by_path) >= LOCATED_FILES:
-                self._links_by_path.clear()
-            self._links_by_path[path] = link
-        if link not in self._devices:
-            device = self._devices[link] = self._open_device(link)
-            self._note(LinkOpened(link, device.limits))
+        link = await self._links.locate(path)
+        if link not in self._links:
+            self._note(LinkOpened(link, self._links.open(link).limits))
         return link
 
     def alignment(self, link: Link) -> int:
-        return self._devices[link].limits.alignment
+        return self._links.device(link).limits.alignment
 
     def submit(
         self, plan_id: str, path: str, link: Link, reads: Sequence[FileRead], criticality: int = 0
@@ -193,17 +181,15 @@ class IoSchedulerService:
     def _queue(self, submission: Submission, read: FileRead, criticality: int) -> int:
         transfer_id = next(self._transfer_ids)
         transfer = Transfer(transfer_id, submission.plan_id, submission.link, read.extent, criticality)
-        self._pending[transfer_id] = PendingTransfer(transfer, read, submission)
+        file = self._files.acquire(submission.link, submission.path)
+        self._pending[transfer_id] = PendingTransfer(transfer, read, file, submission)
         self._submitted.append(transfer)
         self._drained.clear()
-        key = (submission.link, submission.path)
-        open_file = self._files.get(key)
-        if open_file is None:
-            open_file = self._files[key] = OpenFile(self._devices[submission.link].open(submission.path))
-        open_file.users += 1
         return transfer_id
 
     def _note(self, event: Event) -> None:
+        if self._failure is not None:
+            return
         self._flush_submitted()
         self._events.append(event)
         self._turn_soon()
@@ -254,16 +240,16 @@ class IoSchedulerService:
                 case CancelTransfer(transfer_id, offsets):
                     for offset in offsets:
                         chunk_inside = self._inside[transfer_id, offset]
-                        self._devices[chunk_inside.pending.transfer.link].abandon(chunk_inside.read)
+                        self._links.device(chunk_inside.pending.transfer.link).abandon(chunk_inside.read)
                 case _:
                     assert_never(action)
 
     def _start_chunk(self, transfer_id: int, chunk: Extent, queue_seconds: float) -> None:
         pending = self._pending[transfer_id]
-        transfer, submission = pending.transfer, pending.submission
+        transfer = pending.transfer
         start = chunk.offset - transfer.extent.offset
         read = ChunkRead(
-            self._files[submission.link, submission.path].file,
+            pending.file,
             chunk.offset,
             pending.read.destination[start : start + chunk.length],
             required=max(0, min(chunk.length, pending.read.required - start)),
@@ -272,7 +258,7 @@ class IoSchedulerService:
         self._inside[transfer_id, chunk.offset] = PendingChunk(pending, read, priority, self._clock(), queue_seconds)
         ended = partial(self._wake, transfer_id, chunk.offset)
         try:
-            self._devices[transfer.link].start(read, ended)
+            self._links.device(transfer.link).start(read, ended)
         except Exception as error:
             failure = InternalError(f"a device did not take a chunk: {error!r}")
             failure.__cause__ = error
@@ -280,6 +266,8 @@ class IoSchedulerService:
 
     def _end_chunk(self, transfer_id: int, offset: int, end: ChunkEnd) -> None:
         chunk = self._inside.pop((transfer_id, offset))
+        if self._failure is not None:
+            return
         now = self._clock()
         transfer = chunk.pending.transfer
         self.ledger.account(transfer.plan_id, chunk.priority, transfer.link).record_chunk(
@@ -297,7 +285,7 @@ class IoSchedulerService:
     def _end_transfer(self, transfer_id: int, error: PystachioError | None) -> None:
         pending = self._pending.pop(transfer_id)
         submission = pending.submission
-        self._release_file(submission)
+        self._files.release(submission.link, submission.path)
         if error is None:
             priority = self._priorities.get(submission.plan_id, PriorityClass.NORMAL)
             account = self.ledger.account(submission.plan_id, priority, submission.link)
@@ -311,23 +299,17 @@ class IoSchedulerService:
         if submission.remaining == 0:
             _resolve(submission)
 
-    def _release_file(self, submission: Submission) -> None:
-        key = (submission.link, submission.path)
-        open_file = self._files[key]
-        open_file.users -= 1
-        if open_file.users == 0:
-            del self._files[key]
-            open_file.file.close()
-
     def _fail(self, error: Exception) -> None:
-        """A defect in the scheduler: everybody who waits is told, nobody hangs."""
-        failure = InternalError(f"the I/O scheduler failed: {error!r}")
-        failure.__cause__ = error
-        self._failure = failure
+        """A defect in the scheduler: everybody who waits is told, nobody hangs, nothing more is begun."""
+        self._failure = InternalError(f"the I/O scheduler failed: {error!r}")
+        self._failure.__cause__ = error
+        self._events.clear()
+        self._submitted.clear()
         for pending in self._pending.values():
-            pending.submission.error = failure
+            pending.submission.error = self._failure
             _resolve(pending.submission)
         self._pending.clear()
+        self._turn_soon()
 
 
 def _resolve(submission: Submission) -> None:

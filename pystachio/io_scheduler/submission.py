@@ -25,14 +25,6 @@ class FileRead:
 
 
 @dataclass(slots=True, eq=False)
-class OpenFile:
-    """A file of a device, open as long as transfers use it."""
-
-    file: DeviceFile
-    users: int = 0
-
-
-@dataclass(slots=True, eq=False)
 class Submission:
     """The transfers of one client call on one file. They end together: when one fails, the others are given up.
 
@@ -52,6 +44,7 @@ class Submission:
 class PendingTransfer:
     transfer: Transfer
     read: FileRead
+    file: DeviceFile
     submission: Submission
 
 

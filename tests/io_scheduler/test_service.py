@@ -19,9 +19,13 @@ CONTENT = bytes(range(256)) * 4
 FILES = {"/f": CONTENT, "/g": CONTENT[::-1]}
 
 
+async def locate(path: str) -> Link:
+    return LINK
+
+
 @asynccontextmanager
 async def serving(device: ScriptedDevice) -> AsyncIterator[IoSchedulerService]:
-    service = IoSchedulerService(open_device=lambda link: device, locate=lambda path: LINK)
+    service = IoSchedulerService(open_device=lambda link: device, locate=locate)
     await service.start()
     try:
         yield service
@@ -193,7 +197,7 @@ async def test_a_change_of_priority_reaches_what_waits() -> None:
 
 async def test_stopping_cancels_what_is_under_way() -> None:
     device = ScriptedDevice(FILES, at_once=False)
-    service = IoSchedulerService(open_device=lambda link: device, locate=lambda path: LINK)
+    service = IoSchedulerService(open_device=lambda link: device, locate=locate)
     await service.start()
     read = asyncio.create_task(service.client("p", PriorityClass.NORMAL).read("/f", [Extent(0, 500)]))
     await until(lambda: len(device.inside) == 2)
@@ -220,18 +224,29 @@ async def test_a_device_that_raises_fails_the_read() -> None:
 
 class LyingDevice(ScriptedDevice):
     def start(self, read: ChunkRead, ended: Callable[[ChunkEnd], None]) -> None:
-        ended(ChunkEnd(len(read.destination), PathTaken.EMULATED))
-        ended(ChunkEnd(len(read.destination), PathTaken.EMULATED))
+        for _ in range(2):
+            ended(ChunkEnd(len(read.destination), PathTaken.EMULATED))
 
 
 async def test_a_defect_of_the_scheduler_hangs_nobody() -> None:
-    service = IoSchedulerService(open_device=lambda link: LyingDevice(FILES), locate=lambda path: LINK)
+    service = IoSchedulerService(open_device=lambda link: LyingDevice(FILES), locate=locate)
     await service.start()
     client = service.client("p", PriorityClass.NORMAL)
     with pytest.raises(InternalError):
         await asyncio.gather(*(client.read("/f", [Extent(0, 100)]) for _ in range(3)))
     with pytest.raises(InternalError):
         await client.read("/f", [Extent(0, 5)])
+    await service.stop()
+    assert service.statistics().open_files == 0
+
+
+async def test_a_service_starts_again_after_its_end() -> None:
+    service = IoSchedulerService(open_device=lambda link: ScriptedDevice(FILES), locate=locate)
+    for _ in range(2):
+        await service.start()
+        (buffer,) = await service.client("p", PriorityClass.NORMAL).read("/f", [Extent(0, 5)])
+        assert bytes(buffer.view) == CONTENT[:5]
+        await service.stop()
 
 
 async def test_many_reads_at_once_share_one_open_file() -> None:

@@ -19,6 +19,10 @@ MIB = 1 << 20
 LINK = Link("disk", "1:0")
 
 
+async def locate(path: str) -> Link:
+    return LINK
+
+
 def chunk(length: int) -> ChunkRead:
     return ChunkRead(ScriptedFile("/f"), 0, memoryview(bytearray(length)), length)
 
@@ -99,12 +103,10 @@ def test_priorities_hold_on_a_flooded_disk() -> None:
             open_device=lambda link: EmulatedDevice(
                 ScriptedDevice(contents, limits=limits), bytes_per_second=100 * MIB, timers=loop
             ),
-            locate=lambda path: LINK,
+            locate=locate,
             clock=loop.time,
         )
         await service.start()
-        # In virtual time no other thread may be waited for.
-        service._links_by_path["/f"] = LINK
 
         async def flood(plan_id: str) -> None:
             client = service.client(plan_id, PriorityClass.BATCH)

@@ -1,0 +1,93 @@
+"""The devices of a node: one per link, made when the first file on it is read; and the files that are open on them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+
+from pystachio.io_scheduler.devices import Device, DeviceFile, OpenDevice
+from pystachio.io_scheduler.devices.disks import disk_link
+from pystachio.io_scheduler.request import Link
+
+Locate = Callable[[str], Awaitable[Link]]
+
+LOCATED_FILES = 65_536
+
+
+async def locate_disk(path: str) -> Link:
+    """The disk of the file; in a thread, because a stat on a network file system can take seconds."""
+    return await asyncio.to_thread(disk_link, path)
+
+
+class Links:
+    """`locate` names the link of a file; `open_device` makes the device of a link."""
+
+    def __init__(self, locate: Locate, open_device: OpenDevice) -> None:
+        self._locate = locate
+        self._open_device = open_device
+        self._located: dict[str, Link] = {}
+        self._devices: dict[Link, Device] = {}
+
+    async def locate(self, path: str) -> Link:
+        """The link of the file. Raises NotFound or Unauthorized the first time that the file is seen."""
+        link = self._located.get(path)
+        if link is None:
+            link = await self._locate(path)
+            if len(self._located) >= LOCATED_FILES:
+                self._located.clear()
+            self._located[path] = link
+        return link
+
+    def __contains__(self, link: Link) -> bool:
+        return link in self._devices
+
+    def open(self, link: Link) -> Device:
+        device = self._devices[link] = self._open_device(link)
+        return device
+
+    def device(self, link: Link) -> Device:
+        return self._devices[link]
+
+    def close(self) -> None:
+        """Release the devices' threads; nothing is inside them."""
+        for device in self._devices.values():
+            device.close()
+        self._devices.clear()
+
+
+@dataclass(slots=True, eq=False)
+class _OpenFile:
+    file: DeviceFile
+    transfers: int = 0
+
+
+class OpenFiles:
+    """Files are open as long as transfers use them, and no longer: a file that is replaced is read anew."""
+
+    def __init__(self, links: Links) -> None:
+        self._links = links
+        self._files: dict[tuple[Link, str], _OpenFile] = {}
+
+    def __len__(self) -> int:
+        return len(self._files)
+
+    def acquire(self, link: Link, path: str) -> DeviceFile:
+        """One more transfer uses the file; the device opens it when it comes to read."""
+        open_file = self._files.get((link, path))
+        if open_file is None:
+            open_file = self._files[link, path] = _OpenFile(self._links.device(link).open(path))
+        open_file.transfers += 1
+        return open_file.file
+
+    def release(self, link: Link, path: str) -> None:
+        open_file = self._files[link, path]
+        open_file.transfers -= 1
+        if open_file.transfers == 0:
+            del self._files[link, path]
+            open_file.file.close()
+
+    def close(self) -> None:
+        for open_file in self._files.values():
+            open_file.file.close()
+        self._files.clear()
