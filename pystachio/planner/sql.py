@@ -1,7 +1,8 @@
 """SQL to Substrait: DataFusion parses, types and decorrelates a statement over a catalog that knows schemas only.
 
 Its optimiser runs without the rules that place predicates: they lose the NULLs of NOT IN (`5 NOT IN (query)` becomes
-a filter inside the query), and `planner.rewrite` does that work for plans from anywhere.
+a filter inside the query), and `planner.rewrite` does that work for plans from anywhere. The rule for cross joins stays:
+it also takes away USING, which the conversion to Substrait lacks.
 """
 
 from __future__ import annotations
@@ -30,7 +31,6 @@ _PARSER_RECURSION: Final = 400
 _RULES_LEFT_OUT: Final = (
     "push_down_filter",
     "extract_equijoin_predicate",
-    "eliminate_cross_join",
     "eliminate_outer_join",
     "filter_null_join_keys",
     "single_distinct_aggregation_to_group_by",

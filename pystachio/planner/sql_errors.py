@@ -61,6 +61,8 @@ def from_datafusion(error: BaseException, sql: str, tables: Collection[str]) -> 
     refused = _REFUSED.search(text)
     if refused is not None:
         return Unsupported(f"the statement {refused['name']}", hint="only queries can be run: SELECT, WITH, VALUES")
+    if "join constraint: `using`" in text:
+        return Unsupported("USING or NATURAL in an outer join", hint="write the condition with ON")
     missing = _MISSING.search(text)
     if missing is not None:
         return Unsupported(_construct(next(part for part in missing.groups() if part is not None)))

@@ -78,6 +78,18 @@ def call(function: str, arguments: list[Any]) -> Any:
             return arguments[0] is None
         case "is_not_null":
             return arguments[0] is not None
+        case "is_distinct_from":
+            return arguments[0] != arguments[1]
+        case "is_not_distinct_from":
+            return arguments[0] == arguments[1]
+        case "is_true" | "is_false":
+            return arguments[0] is (function == "is_true")
+        case "is_not_true" | "is_not_false":
+            return arguments[0] is not (function == "is_not_true")
+        case "coalesce":
+            return next((argument for argument in arguments if argument is not None), None)
+        case "nullif":
+            return None if arguments[0] == arguments[1] else arguments[0]
     if None in arguments:
         return None
     match function, arguments:
@@ -99,6 +111,12 @@ def call(function: str, arguments: list[Any]) -> Any:
             return a + b
         case "subtract", [a, b]:
             return a - b
+        case "multiply", [a, b]:
+            return a * b
+        case "bitwise_and", [a, b]:
+            return a & b
+        case "shift_right", [a, b]:
+            return a >> b
     raise NotImplementedError(function)
 
 
@@ -160,8 +178,7 @@ def joined(join: logical.Join, left: list[Row], right: list[Row]) -> list[Row]:
             dropped = matched_left | (unsure if join.null_aware else set())
             return [row for i, row in enumerate(left) if i not in dropped]
         case JoinKind.MARK:
-            marks = (True if i in matched_left else None if i in unsure else False for i in range(len(left)))
-            return [(*row, mark) for row, mark in zip(left, marks, strict=True)]
+            return [(*row, i in matched_left) for i, row in enumerate(left)]
 
 
 def _agree(join: logical.Join, left: Row, right: Row) -> Any:
