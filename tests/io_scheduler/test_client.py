@@ -148,6 +148,26 @@ async def test_cancelled_reads_leave_nothing(path: str) -> None:
         assert service.statistics().buffers.blocks == 0
 
 
+def test_the_same_reads_on_uvloop(path: str) -> None:
+    uvloop = pytest.importorskip("uvloop")
+
+    async def main() -> None:
+        async with serving() as (service, client):
+            extents = [Extent(i * 90_000, 50_000) for i in range(30)]
+            for _ in range(5):
+                results = await asyncio.gather(*(client.read(path, extents) for _ in range(4)))
+                for buffers in results:
+                    assert [bytes(b.view) for b in buffers] == [CONTENT[e.offset : e.end] for e in extents]
+                task = asyncio.create_task(client.read(path, extents))
+                await asyncio.sleep(0)
+                task.cancel()
+                await asyncio.wait([task])
+            del task, buffers, results
+            assert service.statistics().buffers.blocks == 0
+
+    uvloop.run(main())
+
+
 COUNT_BYTES = """
 import asyncio, sys
 from pystachio.io_scheduler.devices.posix import PosixDevice
