@@ -60,6 +60,8 @@ class Scan:
         require_unchanged(self.table)
         batch_rows = ctx.settings.batch_rows
         planned = plan_units(self.table, self.columns, predicate, filters, batch_rows // 2)
+        ctx.metrics.count("row groups pruned", planned.pruned_row_groups)
+        ctx.metrics.count("bytes not read", planned.skipped_bytes)
         if not self.columns:
             for unit in planned.units:
                 await out.send(Batch((), unit.rows, None))

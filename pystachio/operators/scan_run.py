@@ -99,6 +99,7 @@ class ScanRun:
     async def _read(self, unit: Unit, positions: Sequence[int]) -> FetchedExtents:
         extents = [extent for extent in unit.extents(positions) if extent.length]
         buffers = await self._ctx.transfers.read(unit.file.path, extents)
+        self._ctx.metrics.count("bytes read", sum(extent.length for extent in extents))
         views = [(extent.offset, buffer.view) for extent, buffer in zip(extents, buffers, strict=True)]
         return FetchedExtents(unit.file.path, unit.file.size, views)
 

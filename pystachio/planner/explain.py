@@ -92,6 +92,7 @@ def measured_text(measured: OperatorSnapshot) -> str:
     parts += [f"waited for {reason} {_seconds_text(s)}" for reason, s in waits if s >= _SHORTEST_WAIT]
     if measured.peak_memory:
         parts.append(f"held {bytes_text(measured.peak_memory)}")
+    parts += [f"{count:,} {what}" for what, count in measured.counts.items() if count]
     return ", ".join(parts)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 
 from pystachio.runtime.clock import Clock
@@ -21,7 +21,8 @@ class WaitReason(StrEnum):
 @dataclass(frozen=True, slots=True)
 class OperatorSnapshot:
     """`busy_seconds` are seconds of worker threads, `wait_seconds` seconds of coroutines: either may exceed the time
-    that passed. `bytes` are those of the batches put out, `peak_memory` the most bytes reserved at once.
+    that passed. `bytes` are those of the batches put out, `peak_memory` the most bytes reserved at once. `counts` are
+    what only some operators count, by a name that reads well behind a number ("row groups pruned").
     """
 
     name: str
@@ -32,6 +33,7 @@ class OperatorSnapshot:
     busy_seconds: float
     wait_seconds: Mapping[WaitReason, float]
     peak_memory: int
+    counts: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +71,7 @@ class OperatorMetrics:
         self._busy_seconds = 0.0
         self._wait_seconds = dict.fromkeys(WaitReason, 0.0)
         self._peak_memory = 0
+        self._counts: dict[str, int] = {}
 
     def add_batch(
         self, *, rows_in: int = 0, rows_out: int = 0, nbytes: int = 0, seconds: float = 0.0, batches: int = 1
@@ -81,6 +84,11 @@ class OperatorMetrics:
             self._bytes += nbytes
             self._busy_seconds += seconds
         self._reported.seconds += seconds
+
+    def count(self, what: str, amount: int) -> None:
+        """Add to one of the operator's own counts (`OperatorSnapshot.counts`)."""
+        with self._lock:
+            self._counts[what] = self._counts.get(what, 0) + amount
 
     def job_started(self) -> float:
         """On the job's thread; returns what `job_ended` takes."""
@@ -121,6 +129,7 @@ class OperatorMetrics:
                 busy_seconds=self._busy_seconds,
                 wait_seconds=dict(self._wait_seconds),
                 peak_memory=self._peak_memory,
+                counts=dict(self._counts),
             )
 
 

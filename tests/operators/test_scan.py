@@ -79,7 +79,11 @@ async def table_of(client: CountingClient, path: Path, table: pa.Table | None = 
 
 
 async def run(
-    client: Any, scan: Scan, slots: dict[tuple[str, int], object] | None = None, **settings: Any
+    client: Any,
+    scan: Scan,
+    slots: dict[tuple[str, int], object] | None = None,
+    counts: dict[str, int] | None = None,
+    **settings: Any,
 ) -> list[Batch]:
     harness = Harness()
     for key, value in (slots or {}).items():
@@ -88,6 +92,8 @@ async def run(
     ctx = dataclasses.replace(harness.context(**settings), transfers=client)
     batches = await harness._run(scan, ctx)
     assert harness.memory.held == 0, "every reservation is released"
+    if counts is not None:
+        counts.update(ctx.metrics.snapshot().counts)
     return batches
 
 
@@ -139,8 +145,14 @@ async def test_pruned_row_groups_are_not_read(client: CountingClient, tmp_path: 
     table = await table_of(client, tmp_path / "t.parquet")
     predicate = compare("lt", 0, pa.int64(), GROUP + 1)
     scan = scan_of(table, ["id", "text"], predicate, output=["text"])
-    result = arrow(scan, await run(client, scan))
+    counts: dict[str, int] = {}
+    result = arrow(scan, await run(client, scan, counts=counts))
     assert result.num_rows == GROUP + 1
+    assert counts["row groups pruned"] == len(table.files[0].row_group_rows) - 2
+    assert counts["bytes read"] == client.nbytes
+    assert counts["bytes read"] + counts["bytes not read"] == sum(
+        c.length for i in (0, 4) for c in table.files[0].chunks(i)
+    )
     chunks = [table.files[0].chunks(column)[group] for column in (0, 4) for group in (0, 1)]
     assert client.nbytes == sum(chunk.length for chunk in chunks)
 
