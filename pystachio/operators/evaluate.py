@@ -44,6 +44,7 @@ from pystachio.operators.kernels.selection import all_null, device_of, take, tak
 from pystachio.runtime.context import Context
 
 _NULL: Final = pa.null()
+_NO_ROWS: Final = Batch((), 0, None)
 
 
 def evaluate(expression: Expression, batch: Batch) -> Column:
@@ -82,17 +83,12 @@ def select(predicate: Expression, batch: Batch) -> torch.Tensor | None:
 
 async def bind_scalars(ctx: Context, expression: Expression) -> Expression:
     """The expression with each scalar subquery replaced by its value, waiting for those that still run."""
-    values: dict[int, Literal] = {}
+    values: dict[Expression, Expression] = {}
     for node in walk(expression):
-        if isinstance(node, ScalarSubquery) and node.index not in values:
-            values[node.index] = cast(Literal, await ctx.slots["scalar", node.index].wait())
-    if not values:
-        return expression
-
-    def fill_in(node: Expression) -> Expression:
-        return Literal(values[node.index].value, node.type) if isinstance(node, ScalarSubquery) else node
-
-    return transform(expression, fill_in)
+        if isinstance(node, ScalarSubquery) and node not in values:
+            value = cast(Literal, await ctx.slots["scalar", node.index].wait())
+            values[node] = cast(Literal, _cast(Cast(value, node.type), _NO_ROWS))
+    return transform(expression, lambda node: values.get(node, node)) if values else expression
 
 
 def _operand(expression: Expression, batch: Batch) -> Operand:

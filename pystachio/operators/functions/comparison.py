@@ -25,7 +25,7 @@ from pystachio.operators.functions.operands import (
 from pystachio.operators.functions.units import ratio
 from pystachio.operators.kernels import compare as kernels
 from pystachio.operators.kernels import primitives
-from pystachio.operators.kernels.selection import plain
+from pystachio.operators.kernels.selection import device_of, plain
 from pystachio.operators.kernels.strings import arrow_view, index, translate
 
 _ARROW: Final[dict[str, Callable[..., pa.Array]]] = {
@@ -98,9 +98,10 @@ def _compare_text(function: str, left: Operand, right: Operand) -> torch.Tensor:
         if len(left.dictionary) <= len(left):
             mapped = translate(left.dictionary, right.dictionary).index_select(0, index(left.codes))
             return primitives(left.codes.device).compare(function, mapped, right.codes)
-    values = column_from_arrow(_ARROW[function](text_array(left), text_array(right)))
-    assert isinstance(values, FixedColumn)
-    return values.values
+    result = column_from_arrow(_ARROW[function](text_array(left), text_array(right)))
+    assert isinstance(result, FixedColumn)
+    assert not isinstance(left, Literal)
+    return result.values.to(device_of(left))
 
 
 def text_array(operand: Operand) -> pa.Array | pa.Scalar:

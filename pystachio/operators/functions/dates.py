@@ -89,7 +89,7 @@ def _local(values: FixedColumn) -> torch.Tensor:
         return values.values.to(torch.int64)
     local = column_from_arrow(pc.local_timestamp(column_to_arrow(FixedColumn(values.type, values.values))))
     assert isinstance(local, FixedColumn)
-    return local.values
+    return local.values.to(values.values.device)
 
 
 _DAY_PARTS: Final[dict[str, Callable[[torch.Tensor], torch.Tensor]]] = {
@@ -195,7 +195,10 @@ def _date_trunc(invocation: Invocation) -> Operand:
     zone = values.type.tz if pa.types.is_timestamp(values.type) else None
     if zone is not None and unit in _DAY_UNITS:
         floored = pc.floor_temporal(column_to_arrow(values), unit=_arrow_unit(unit))
-        return convert_time(column_from_arrow(floored), invocation.type, invocation.valid)
+        moments = column_from_arrow(floored)
+        assert isinstance(moments, FixedColumn)
+        here = FixedColumn(moments.type, moments.values.to(invocation.device))
+        return convert_time(here, invocation.type, invocation.valid)
     if unit in _DAY_UNITS:
         days, _, _ = split_days(values)
         first = _of_days(f"start of {unit}", days, invocation.valid)

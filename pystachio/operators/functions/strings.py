@@ -42,6 +42,12 @@ def _substring(values: pa.Array, start: int, length: int | None = None) -> pa.Ar
     return patterns.substring(values, start, length)
 
 
+def _contains(values: pa.Array, part: str) -> pa.Array:
+    anything = patterns.Wildcard.ANY
+    pattern = (anything, patterns.Text(part), anything) if part else (anything,)
+    return patterns.match_like(values, pattern)
+
+
 def _left(values: pa.Array, count: int) -> pa.Array:
     """A negative count leaves out that many characters at the end."""
     return pc.utf8_slice_codeunits(values, 0, count)
@@ -208,7 +214,7 @@ FUNCTIONS: Final = (
     Function("ilike", _TRUTH, on_text(_like(True))),
     Function("starts_with", _TRUTH, on_text(lambda values, prefix: pc.starts_with(values, prefix))),
     Function("ends_with", _TRUTH, on_text(lambda values, suffix: pc.ends_with(values, suffix))),
-    Function("contains", _TRUTH, on_text(lambda values, part: pc.match_substring(values, part))),
+    Function("contains", _TRUTH, on_text(_contains)),
     Function("regexp_like", _TRUTH, on_text(_regexp_matches)),
     Function("regexp_replace", _TEXT, on_text(_regexp_replace)),
     Function("substring", same_as_first, on_text(_substring)),
