@@ -17,6 +17,7 @@ import torch
 
 from pystachio.config import Settings
 from pystachio.errors import InvalidRequest, PystachioError
+from pystachio.io_scheduler.buffers import IDLE_BYTES, BufferPool
 from pystachio.io_scheduler.client import HostBuffer
 from pystachio.io_scheduler.devices import choose
 from pystachio.io_scheduler.ledger import Totals
@@ -41,6 +42,8 @@ from pystachio.runtime.settings import ExecutionSettings
 _CATALOG_PLAN = "catalog"
 """The ledger's name for reads that belong to no plan: footers and samples."""
 _DEVICE_MEMORY_FRACTION = 0.8
+_IDLE_BUFFER_SHARE = 8
+"""Read buffers between two uses keep at most this part of the memory budget, beside it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +73,10 @@ class EmbeddedNode:
     def __init__(self, settings: Settings) -> None:
         keep_freed_memory()
         device = choose_device(settings.device)
-        transfers = IoSchedulerService(open_device=choose(settings.io_device, direct=settings.direct_io == "on"))
+        transfers = IoSchedulerService(
+            open_device=choose(settings.io_device, direct=settings.direct_io == "on"),
+            buffers=BufferPool(idle_bytes=min(IDLE_BYTES, settings.memory // _IDLE_BUFFER_SHARE)),
+        )
         execution = execution_settings(settings)
         budgets = _budgets(settings, device)
         self._transfers = transfers

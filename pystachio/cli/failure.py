@@ -10,7 +10,7 @@ from enum import IntEnum
 import typer
 
 from pystachio.cli.output import say
-from pystachio.errors import Cancelled, InternalError, NodeLost, PystachioError, SqlSyntaxError
+from pystachio.errors import Cancelled, InternalError, NodeLost, PystachioError
 
 
 class ExitCode(IntEnum):
@@ -22,12 +22,12 @@ class ExitCode(IntEnum):
 
 
 @contextmanager
-def reported(statement: str = "") -> Iterator[None]:
-    """Turns what the block raises into a message and `typer.Exit`. `statement` is the SQL that errors point into."""
+def reported() -> Iterator[None]:
+    """Turns what the block raises into a message and `typer.Exit`."""
     try:
         yield
     except PystachioError as error:
-        say(describe(error, statement))
+        say(describe(error))
         raise typer.Exit(exit_code(error)) from None
     except BrokenPipeError:
         # The reader went away (`| head`): not a failure.
@@ -41,7 +41,7 @@ def reported(statement: str = "") -> Iterator[None]:
         if sys.flags.dev_mode:
             raise
         hint = "this is a defect in PystachIO; PYTHONDEVMODE=1 in the environment shows where"
-        say(describe(InternalError(f"{type(error).__name__}: {error}", hint=hint), statement))
+        say(describe(InternalError(f"{type(error).__name__}: {error}", hint=hint)))
         raise typer.Exit(ExitCode.FAILED) from None
 
 
@@ -55,22 +55,10 @@ def exit_code(error: PystachioError) -> ExitCode:
             return ExitCode.FAILED
 
 
-def describe(error: PystachioError, statement: str = "") -> str:
-    """The message, the place in the statement where that is known, and the hint; a line each."""
+def describe(error: PystachioError) -> str:
+    """The message (a syntax error's shows the place in the statement) and the hint."""
     kind = error.code.replace("_", " ")
     lines = [f"{kind}: {error.message}"]
-    if isinstance(error, SqlSyntaxError):
-        lines += _caret(statement, error.line, error.column)
     if error.hint:
         lines.append(f"hint: {error.hint}")
     return "\n".join(lines)
-
-
-def _caret(statement: str, line: int, column: int) -> list[str]:
-    """The statement's line with a caret under the column. Both count from 1; 0 is unknown."""
-    lines = statement.splitlines()
-    if not (1 <= line <= len(lines) and 1 <= column <= len(lines[line - 1]) + 1):
-        return []
-    label = f"line {line}: "
-    before = "".join(character if character == "\t" else " " for character in lines[line - 1][: column - 1])
-    return [label + lines[line - 1], " " * len(label) + before + "^"]

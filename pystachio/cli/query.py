@@ -66,7 +66,7 @@ def query(
         raise typer.BadParameter(f"{how} is binary: name a file with --output, or pipe it into a program")
     statement = _statement(sql, file)
     settings: dict[str, Any] = {"memory": memory, "device": device, "threads": threads, "config": config}
-    with interruptible(), reported(statement), connected(**settings) as session:
+    with interruptible(), reported(), connected(**settings) as session:
         if data is not None:
             register_folder(session, data)
         if explain and not analyze:

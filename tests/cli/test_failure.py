@@ -4,11 +4,11 @@ import pytest
 import typer
 
 from pystachio.cli.failure import ExitCode, describe, reported
-from pystachio.errors import Cancelled, DataError, NodeLost, NotFound, PystachioError, SqlSyntaxError
+from pystachio.errors import Cancelled, DataError, NodeLost, NotFound
 
 
-def ended(error: BaseException, statement: str = "") -> int:
-    with pytest.raises(typer.Exit) as caught, reported(statement):
+def ended(error: BaseException) -> int:
+    with pytest.raises(typer.Exit) as caught, reported():
         raise error
     return caught.value.exit_code
 
@@ -41,19 +41,3 @@ def test_an_unmapped_exception_is_called_a_defect(capsys: pytest.CaptureFixture[
 def test_hint_stands_on_a_line_of_its_own() -> None:
     error = NotFound("no such table: lineitm", hint="did you mean lineitem?")
     assert describe(error) == "not found: no such table: lineitm\nhint: did you mean lineitem?"
-
-
-@pytest.mark.parametrize(
-    ("statement", "line", "column", "expected"),
-    [
-        ("selct 1", 1, 1, ["line 1: selct 1", "        ^"]),
-        ("select 1\n\tfrom from t", 2, 7, ["line 2: \tfrom from t", "        \t     ^"]),
-        ("select", 1, 7, ["line 1: select", "              ^"]),
-        ("select", 0, 0, []),
-        ("select", 5, 1, []),
-        ("", 1, 1, []),
-    ],
-)
-def test_caret_points_into_the_statement(statement: str, line: int, column: int, expected: list[str]) -> None:
-    error: PystachioError = SqlSyntaxError("expected something else", line=line, column=column)
-    assert describe(error, statement).splitlines()[1:] == expected

@@ -128,7 +128,7 @@ def test_bad_statements_are_one_message_and_exit_code_1(data: Path, sql: str, me
 def test_caret_stands_under_the_mistake(data: Path) -> None:
     done = run("--data", data, "select name\nfrom people wher id = 1")
     line, caret = done.stderr.splitlines()[1:3]
-    assert line == "line 2: from people wher id = 1"
+    assert line.strip() == "from people wher id = 1"
     assert caret.index("^") >= line.index("wher")
 
 
