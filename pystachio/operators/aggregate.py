@@ -19,9 +19,12 @@ from pystachio.runtime.context import Context
 from pystachio.runtime.memory import Reservation
 
 _MERGE_ROWS: Final = 1 << 20
+_MERGE_BYTES: Final = 64 << 20
 """Partial rows that wait for a merge. Merging later saves work, earlier memory."""
 
-_SMALLEST_JUDGED_BATCH: Final = 4096
+_SMALLEST_GROUPED_BATCH: Final = 4096
+"""Grouping a batch costs as much as merging this many rows with others."""
+
 _BATCHES_PASSED_THROUGH: Final = 7
 """After a batch that did not shrink so many are not even tried."""
 
@@ -73,7 +76,7 @@ class _Gain:
         return True
 
     def record(self, rows: int, groups: int) -> None:
-        if rows >= _SMALLEST_JUDGED_BATCH and 2 * groups > rows:
+        if 2 * groups > rows:
             self.to_pass_through = _BATCHES_PASSED_THROUGH
 
 
@@ -87,7 +90,8 @@ class PartialFold:
     gain: _Gain = field(default_factory=_Gain)
 
     def process(self, batch: Batch) -> Iterator[Batch]:
-        reduce = self.plan.group_width == 0 or self.gain.should_reduce()
+        large = batch.length >= _SMALLEST_GROUPED_BATCH
+        reduce = self.plan.group_width == 0 or (large and self.gain.should_reduce())
         groups = 0
         for partial in partial_batches(self.plan, batch, self.device, reduce=reduce, allow_direct=self.allow_direct):
             groups += partial.length
@@ -129,19 +133,23 @@ class Aggregate:
     async def _merged(self, ctx: Context, receiver: Receiver[Batch], reservation: Reservation) -> Batch | None:
         """All groups in one partial batch; None when there is none."""
         waiting: list[Batch] = []
-        waiting_rows, enough_rows = 0, _MERGE_ROWS
+        waiting_rows, waiting_bytes = 0, 0
+        enough_rows, enough_bytes = _MERGE_ROWS, _MERGE_BYTES
         whole: Batch | None = None
         async for batch in receiver:
             ctx.metrics.add_batch(rows_in=batch.length, batches=0)
             await reservation.resize(reservation.nbytes + batch.nbytes)
             waiting.append(batch)
             waiting_rows += batch.length
-            if waiting_rows >= enough_rows:
+            waiting_bytes += batch.nbytes
+            if waiting_rows >= enough_rows or waiting_bytes >= enough_bytes:
                 rows = waiting_rows + (whole.length if whole else 0)
                 whole = await self._merge(ctx, waiting if whole is None else [whole, *waiting], reservation)
-                waiting, waiting_rows = [], 0
+                waiting, waiting_rows, waiting_bytes = [], 0, 0
                 # What did not shrink would be merged in vain again and again: wait for a multiple of it.
-                enough_rows = max(_MERGE_ROWS, whole.length if 2 * whole.length <= rows else 4 * rows)
+                factor = 1 if 2 * whole.length <= rows else 4
+                enough_rows = max(_MERGE_ROWS, factor * whole.length)
+                enough_bytes = max(_MERGE_BYTES, factor * whole.nbytes)
         if not waiting and whole is None:
             waiting = without_rows(self.plan, self.input.schema, ctx.stream.device)
         if waiting:

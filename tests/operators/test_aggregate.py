@@ -140,8 +140,10 @@ def call(function: str, argument: int | None, names: list[str], **options: Any) 
 
 
 @pytest.mark.parametrize("seed", range(150))
-def test_against_python(harness: Any, seed: int) -> None:
+def test_against_python(harness: Any, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     r = random.Random(seed)
+    monkeypatch.setattr("pystachio.operators.aggregate._SMALLEST_GROUPED_BATCH", r.choice([0, 5, 4096]))
+    monkeypatch.setattr("pystachio.operators.aggregate._MERGE_ROWS", r.choice([1, 10, 1 << 20]))
     names = [r.choice(list(COLUMNS)) for _ in range(r.choice([0, 1, 1, 2, 3]))]
     keys = tuple(range(len(names)))
     names = [*names, "bool", *(r.choice(list(COLUMNS)) for _ in range(3))]

@@ -19,6 +19,9 @@ from pystachio.operators.kernels import primitives
 _FIRST_MULTIPLIER: Final = 0xFF51AFD7ED558CCD - (1 << 64)
 _SECOND_MULTIPLIER: Final = 0xC4CEB9FE1A85EC53 - (1 << 64)
 
+_FEW: Final = 512
+_RUN: Final = 16
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class HashTable:
@@ -42,17 +45,30 @@ class HashTable:
         slots = first_slots(keys, self.keys.shape[0])
         stored = self.keys.index_select(0, slots)
         pending = primitives(keys.device).indices_of_true((stored != keys) & (stored != self.empty))
-        mask = self.keys.shape[0] - 1
         wanted = keys.index_select(0, pending)
         moved = slots.index_select(0, pending)
         while pending.shape[0]:
-            moved = (moved + 1) & mask
-            stored = self.keys.index_select(0, moved)
-            resolved = (stored == wanted) | (stored == self.empty)
-            slots.index_copy_(0, pending, moved)
+            reached, resolved = self._ahead(moved, wanted) if pending.shape[0] <= _FEW else self._next(moved, wanted)
+            slots.index_copy_(0, pending, reached)
             rest = primitives(keys.device).indices_of_true(~resolved)
-            pending, wanted, moved = (part.index_select(0, rest) for part in (pending, wanted, moved))
+            pending, wanted, moved = (part.index_select(0, rest) for part in (pending, wanted, reached))
         return self.values.index_select(0, slots)
+
+    def _next(self, slots: torch.Tensor, wanted: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """The slots behind `slots`, and where they end the search for the keys `wanted`."""
+        reached = (slots + 1) & (self.keys.shape[0] - 1)
+        stored = self.keys.index_select(0, reached)
+        return reached, (stored == wanted) | (stored == self.empty)
+
+    def _ahead(self, slots: torch.Tensor, wanted: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Like `_next` for a run of slots at once: what few rows cost is the number of rounds."""
+        run = torch.arange(1, _RUN + 1, device=slots.device)
+        candidates = (slots.unsqueeze(1) + run) & (self.keys.shape[0] - 1)
+        stored = self.keys.index_select(0, candidates.view(-1)).view(candidates.shape)
+        ends = (stored == wanted.unsqueeze(1)) | (stored == self.empty)
+        resolved = ends.any(1)
+        place = torch.where(resolved, ends.to(torch.int8).argmax(1), _RUN - 1)
+        return candidates.gather(1, place.unsqueeze(1)).squeeze(1), resolved
 
 
 def first_slots(keys: torch.Tensor, capacity: int) -> torch.Tensor:

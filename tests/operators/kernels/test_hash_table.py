@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
@@ -30,6 +31,17 @@ def test_groups_are_numbered_without_gaps(keys: list[int]) -> None:
     assert [keys[position] for position in first.tolist()] == [keys[first[n]] for n in range(len(first))]
     assert [keys[int(first[number])] for number in numbers.tolist()] == keys
     assert sorted(set(numbers.tolist())) == list(range(len(set(keys))))
+
+
+@pytest.mark.parametrize("few", [0, 1 << 20])
+def test_long_searches(few: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hash_table, "_FEW", few)
+    keys = torch.arange(0, 30_000, 7)
+    table = hash_table.insert(keys).table()
+    probes = torch.arange(30_000)
+    found = table.lookup(probes)
+    assert torch.equal(found != 0, probes % 7 == 0)
+    assert torch.equal(found[::7], torch.arange(1, len(keys) + 1, dtype=torch.int32))
 
 
 @given(KEYS, KEYS)
