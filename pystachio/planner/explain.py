@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
+from pystachio.operators.aggregate import Aggregate
 from pystachio.operators.batch import Schema
 from pystachio.operators.expressions import SortKey, conjuncts
 from pystachio.operators.filter import Filter
@@ -46,6 +47,8 @@ def describe(operator: Operator) -> str:
             return _describe_join(operator)
         case Filter():
             return f"Filter {expression_text(operator.predicate, _names(operator.input.schema))}"
+        case Aggregate():
+            return _describe_aggregate(operator)
         case Project():
             return f"Project {_projected(operator)}"
         case Sort():
@@ -144,6 +147,15 @@ def _describe_join(join: Join) -> str:
         parts.append("making filter " + ", ".join(made))
     parts.append(f"[{', '.join(_names(join.schema))}]")
     return " ".join(parts)
+
+
+def _describe_aggregate(aggregate: Aggregate) -> str:
+    names = _names(aggregate.schema)
+    keys = len(aggregate.plan.keys)
+    grouped = f" by {', '.join(names[:keys])}" if keys else ""
+    sets = f" in {len(aggregate.plan.sets)} grouping sets" if aggregate.plan.sets else ""
+    computed = names[keys : keys + len(aggregate.plan.outcomes)]
+    return f"Aggregate{grouped}{sets}" + (f" computing {', '.join(computed)}" if computed else "")
 
 
 def _projected(project: Project) -> str:

@@ -10,6 +10,7 @@ from typing import assert_never
 import pyarrow as pa
 
 from pystachio.operators.expressions import (
+    AggregateCall,
     Call,
     Cast,
     Expression,
@@ -50,6 +51,7 @@ _SQL_TYPES = {
     pa.bool_(): "boolean",
     pa.string(): "varchar",
 }
+_LONGEST_NAME = 60
 _NOT_ASSOCIATIVE = frozenset({"-", "/", "%"})
 _PREFIX_BINDING = 3
 _TEST_BINDING = 4
@@ -62,6 +64,18 @@ def expression_text(expression: Expression, names: Sequence[str]) -> str:
     """`names` are those of the input's fields."""
     text, _ = _written(expression, names)
     return text
+
+
+def call_text(call: AggregateCall, names: Sequence[str]) -> str:
+    """An aggregate call: count(*), sum(distinct x)."""
+    arguments = ", ".join(names[argument] for argument in call.arguments) or "*"
+    condition = "" if call.filter is None else f" filter (where {names[call.filter]})"
+    return shortened(f"{call.function}({'distinct ' if call.distinct else ''}{arguments}){condition}")
+
+
+def shortened(text: str) -> str:
+    """Text that still serves as a name."""
+    return text if len(text) <= _LONGEST_NAME else text[: _LONGEST_NAME - 3] + "..."
 
 
 def literal_text(value: object, type_: pa.DataType) -> str:

@@ -10,8 +10,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from pystachio.operators.aggregate import aggregate
-from pystachio.operators.batch import Field
-from pystachio.operators.expressions import FieldReference, JoinKind, conjunction, conjuncts, fields_of
+from pystachio.operators.batch import Field, Schema
+from pystachio.operators.expressions import (
+    AggregateCall,
+    Expression,
+    FieldReference,
+    JoinKind,
+    conjunction,
+    conjuncts,
+    fields_of,
+)
 from pystachio.operators.filter import Filter as FilterOperator
 from pystachio.operators.join import Join as JoinOperator
 from pystachio.operators.limit import Limit as LimitOperator
@@ -26,6 +34,7 @@ from pystachio.operators.top_n import TopN
 from pystachio.operators.union_all import UnionAll as UnionAllOperator
 from pystachio.operators.values import Values as ValuesOperator
 from pystachio.planner.cardinality import Estimator
+from pystachio.planner.expression_text import call_text, expression_text, shortened
 from pystachio.planner.logical import (
     Aggregate,
     Filter,
@@ -169,7 +178,8 @@ class _Lowering:
         if len(places) == len(wanted):
             return _Lowered(source.operator, places)
         expressions = tuple(moved(expression, source.positions) for expression in wanted.values())
-        schema = tuple(plan.schema[p] for p in wanted)
+        names = [field.name for field in source.operator.schema]
+        schema = tuple(_named(plan.schema[p], e, names) for p, e in zip(wanted, expressions, strict=True))
         return _Lowered(ProjectOperator(source.operator, expressions, schema), _places(needed))
 
     def _join(self, plan: Join, needed: Needed, filters: tuple[WantedFilter, ...]) -> _Lowered:
@@ -206,11 +216,13 @@ class _Lowering:
 
     def _aggregate(self, plan: Aggregate, filters: tuple[WantedFilter, ...]) -> _Lowered:
         source = self.lower(plan.input, needed_of_aggregate(plan, plan.calls), through_aggregate(plan, filters))
+        keys = tuple(source.positions[key] for key in plan.keys)
+        calls = tuple(moved_call(call, source.positions) for call in plan.calls)
         operator = aggregate(
             source.operator,
-            keys=tuple(source.positions[key] for key in plan.keys),
-            calls=tuple(moved_call(call, source.positions) for call in plan.calls),
-            schema=plan.schema,
+            keys=keys,
+            calls=calls,
+            schema=_aggregate_schema(plan, calls, [field.name for field in source.operator.schema]),
             grouping_sets=plan.grouping_sets,
         )
         return _Lowered(operator, {position: position for position in range(len(plan.schema))})
@@ -232,6 +244,21 @@ class _Lowering:
     def _is_top_n(self, plan: Limit, sort: Sort) -> bool:
         small = plan.count is not None and plan.count + plan.offset <= _LARGEST_TOP_N
         return small and id(sort) not in self._consumers
+
+
+def _named(field: Field, expression: Expression, names: Sequence[str]) -> Field:
+    """A field that the producer gave no name is called by its expression: `explain` shows it."""
+    if field.name:
+        return field
+    return Field(shortened(expression_text(expression, names)), field.type, field.nullable)
+
+
+def _aggregate_schema(plan: Aggregate, calls: Sequence[AggregateCall], names: Sequence[str]) -> Schema:
+    """The calls, which no producer names, are called by what they compute."""
+    first = len(plan.keys)
+    described = zip(plan.schema[first : first + len(calls)], calls, strict=True)
+    named = tuple(Field(call_text(call, names), field.type, field.nullable) for field, call in described)
+    return (*plan.schema[:first], *named, *plan.schema[first + len(calls) :])
 
 
 def _places(fields: Needed) -> dict[int, int]:

@@ -31,13 +31,22 @@ _CACHED_PLANS = 256
 
 @dataclass(frozen=True, slots=True)
 class _CacheKey:
-    """What a plan depends on. The catalog's version changes with every file version. `parameters` are written with
-    their types: 1, 1.0 and true are equal values but not the same plan."""
+    """A statement over known tables. `parameters` are written with their types: 1, 1.0 and true are equal values but
+    do not make the same plan."""
 
     statement: str | bytes
     parameters: tuple[tuple[str, str], ...]
-    catalog_version: int
     join_reordering: bool
+
+
+class _Generation:
+    """What is kept for one version of the catalog: a new one drops the old plans with the footers they hold."""
+
+    def __init__(self, catalog: CatalogSnapshot) -> None:
+        self.version = catalog.version
+        self.schemas = {name: table.schema for name, table in catalog.tables.items()}
+        self.sql = SqlPlanner(self.schemas)
+        self.plans: OrderedDict[_CacheKey, PhysicalPlan] = OrderedDict()
 
 
 class Planner:
@@ -46,8 +55,7 @@ class Planner:
     def __init__(self, statistics: StatisticsCache) -> None:
         self._statistics = statistics
         self._lock = threading.Lock()
-        self._plans: OrderedDict[_CacheKey, PhysicalPlan] = OrderedDict()
-        self._sql: tuple[int, SqlPlanner] | None = None
+        self._generation: _Generation | None = None
 
     def plan(
         self,
@@ -61,41 +69,38 @@ class Planner:
 
         Raises SqlSyntaxError, NotFound (with the nearest name), Unsupported, InvalidRequest.
         """
+        generation = self._of(catalog)
         written = tuple((type(value).__name__, repr(value)) for value in parameters)
-        key = _CacheKey(statement, written, catalog.version, join_reordering)
+        key = _CacheKey(statement, written, join_reordering)
         with self._lock:
-            if key in self._plans:
-                self._plans.move_to_end(key)
-                return self._plans[key]
-        query, names, cacheable = self._read(statement, catalog, parameters)
+            if key in generation.plans:
+                generation.plans.move_to_end(key)
+                return generation.plans[key]
+        query, names, cacheable = _read(statement, generation, parameters)
         facts = self._statistics.facts(catalog.tables)
         made = optimise(query, names, catalog.tables, facts, join_reordering=join_reordering)
         if cacheable:
             with self._lock:
-                self._plans[key] = made
-                if len(self._plans) > _CACHED_PLANS:
-                    self._plans.popitem(last=False)
+                generation.plans[key] = made
+                if len(generation.plans) > _CACHED_PLANS:
+                    generation.plans.popitem(last=False)
         return made
 
-    def _read(
-        self, statement: str | bytes, catalog: CatalogSnapshot, parameters: tuple[Any, ...]
-    ) -> tuple[Query, tuple[str, ...], bool]:
-        """The logical plan, the names of its columns, and whether it is the same whenever it is made."""
-        schemas = {name: table.schema for name, table in catalog.tables.items()}
-        if isinstance(statement, bytes):
-            return *read_plan(statement, schemas), True
-        planned = self._sql_planner(catalog).plan(statement, parameters)
-        return *read_plan(planned.substrait, schemas, planned.null_aware), planned.cacheable
-
-    def _sql_planner(self, catalog: CatalogSnapshot) -> SqlPlanner:
-        """One is kept: for the catalog's latest version."""
+    def _of(self, catalog: CatalogSnapshot) -> _Generation:
         with self._lock:
-            kept = self._sql
-        if kept is None or kept[0] != catalog.version:
-            kept = catalog.version, SqlPlanner({name: table.schema for name, table in catalog.tables.items()})
-            with self._lock:
-                self._sql = kept
-        return kept[1]
+            if self._generation is None or self._generation.version != catalog.version:
+                self._generation = _Generation(catalog)
+            return self._generation
+
+
+def _read(
+    statement: str | bytes, generation: _Generation, parameters: tuple[Any, ...]
+) -> tuple[Query, tuple[str, ...], bool]:
+    """The logical plan, the names of its columns, and whether it is the same whenever it is made."""
+    if isinstance(statement, bytes):
+        return *read_plan(statement, generation.schemas), True
+    planned = generation.sql.plan(statement, parameters)
+    return *read_plan(planned.substrait, generation.schemas, planned.null_aware), planned.cacheable
 
 
 def optimise(

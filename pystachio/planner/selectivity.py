@@ -5,8 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-import pyarrow as pa
-
 from pystachio.operators.expressions import (
     Call,
     Cast,
@@ -19,6 +17,9 @@ from pystachio.planner.profiles import ColumnProfile
 
 _UNKNOWN = 0.3
 _COMPARISON = 1 / 3
+_COMPARISON_OF_COMPUTED = 0.1
+"""A column of unknown range is nearly always an aggregate's result, and HAVING keeps few groups."""
+
 _TEXT_MATCH = 0.1
 _EQUALITY = 0.1
 _FLOOR = 1e-6
@@ -83,17 +84,19 @@ def _equality(left: Expression, right: Expression, columns: Sequence[ColumnProfi
 
 def _below(small: Expression, large: Expression, columns: Sequence[ColumnProfile]) -> float:
     """small < large, by linear interpolation between the bounds of a column where the other side is a constant."""
+    compared = [columns[side.index] for side in (small, large) if isinstance(side, FieldReference)]
+    if len(compared) == 1 and compared[0].bounds is None:
+        return _COMPARISON_OF_COMPUTED
     match small, large:
-        case FieldReference(index=index, type=type_), Literal(value=value):
-            return _interpolated(columns[index], type_, value)
-        case Literal(value=value), FieldReference(index=index, type=type_):
-            return 1.0 - _interpolated(columns[index], type_, value)
+        case FieldReference(index=index), Literal(value=int(value)):
+            return _share_below(columns[index], value)
+        case Literal(value=int(value)), FieldReference(index=index):
+            return 1.0 - _share_below(columns[index], value)
         case _:
             return _COMPARISON
 
 
-def _interpolated(column: ColumnProfile, type_: pa.DataType, value: object) -> float:
-    if column.bounds is None or not isinstance(value, int) or pa.types.is_boolean(type_):
-        return _COMPARISON
+def _share_below(column: ColumnProfile, value: int) -> float:
+    assert column.bounds is not None, "columns of unknown range are not interpolated"
     low, high = column.bounds
     return min(1.0, max(0.0, (value - low) / max(1, high - low)))

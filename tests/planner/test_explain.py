@@ -90,7 +90,7 @@ def test_shared_and_scalar_plans() -> None:
     highest = Aggregate(sums, (), (AggregateCall("max", (1,), INTEGER),), (Field("highest", INTEGER, True),))
     plan = planned(Filter(sums, call("equal", field(1), ScalarSubquery(0, INTEGER))), highest)
     lines = render(plan).splitlines()
-    assert lines[:2] == ["Filter total = (scalar 0)", "└─ Spool 1 for 2 consumers"]
+    assert lines[:2] == ["Filter sum(l_quantity) = (scalar 0)", "└─ Spool 1 for 2 consumers"]
     assert "scalar 0:" in lines
     assert lines[-1].strip() == "└─ Spool 1 (as above)"
     assert sum("Scan line" in line for line in lines) == 1
