@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from pystachio.operators.aggregate import Aggregate
 from pystachio.operators.batch import Schema
-from pystachio.operators.expressions import SortKey, conjuncts
+from pystachio.operators.expressions import SortKey
 from pystachio.operators.filter import Filter
 from pystachio.operators.join import Join
 from pystachio.operators.operator import Operator
@@ -16,7 +16,7 @@ from pystachio.operators.scan import Scan
 from pystachio.operators.sort import Sort
 from pystachio.operators.spool import Spool
 from pystachio.operators.top_n import TopN
-from pystachio.planner.expression_text import expression_text
+from pystachio.planner.expression_text import expression_text, operand_text
 from pystachio.runtime.metrics import OperatorSnapshot
 
 _BRANCH, _LAST, _LINE, _SPACE = "├─ ", "└─ ", "│  ", "   "
@@ -120,7 +120,7 @@ def _describe_scan(scan: Scan) -> str:
     names = [scan.table.schema[column].name for column in scan.columns]
     parts = [f"Scan {scan.table.name} [{', '.join(names[position] for position in scan.output)}]"]
     if scan.predicate is not None:
-        parts.append("where " + " and ".join(expression_text(part, names) for part in conjuncts(scan.predicate)))
+        parts.append(f"where {expression_text(scan.predicate, names)}")
     if scan.filters:
         parts.append("keeping " + ", ".join(f"{names[used.column]} in filter {used.slot}" for used in scan.filters))
     return " ".join(parts)
@@ -131,7 +131,8 @@ def _describe_join(join: Join) -> str:
     conditions = []
     for a, b, null_equal in zip(join.left_keys, join.right_keys, join.null_equal, strict=True):
         conditions.append(f"{left[a]} {'is not distinct from' if null_equal else '='} {right[b]}")
-    conditions += [expression_text(part, left + right) for part in conjuncts(join.residual)]
+    if join.residual is not None:
+        conditions.append(operand_text(join.residual, left + right))
     parts = ["Join", "not in" if join.null_aware else join.kind.value]
     if conditions:
         parts.append("on " + " and ".join(conditions))

@@ -66,6 +66,11 @@ def expression_text(expression: Expression, names: Sequence[str]) -> str:
     return text
 
 
+def operand_text(expression: Expression, names: Sequence[str]) -> str:
+    """The same, to be put between ANDs."""
+    return _bound(expression, names, _INFIX["and"][1])
+
+
 def call_text(call: AggregateCall, names: Sequence[str]) -> str:
     """An aggregate call: count(*), sum(distinct x)."""
     arguments = ", ".join(names[argument] for argument in call.arguments) or "*"

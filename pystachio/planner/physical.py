@@ -218,11 +218,12 @@ class _Lowering:
         source = self.lower(plan.input, needed_of_aggregate(plan, plan.calls), through_aggregate(plan, filters))
         keys = tuple(source.positions[key] for key in plan.keys)
         calls = tuple(moved_call(call, source.positions) for call in plan.calls)
+        names = [field.name for field in source.operator.schema]
         operator = aggregate(
             source.operator,
             keys=keys,
             calls=calls,
-            schema=_aggregate_schema(plan, calls, [field.name for field in source.operator.schema]),
+            schema=_aggregate_schema(plan, calls, [names[key] for key in keys], names),
             grouping_sets=plan.grouping_sets,
         )
         return _Lowered(operator, {position: position for position in range(len(plan.schema))})
@@ -253,12 +254,13 @@ def _named(field: Field, expression: Expression, names: Sequence[str]) -> Field:
     return Field(shortened(expression_text(expression, names)), field.type, field.nullable)
 
 
-def _aggregate_schema(plan: Aggregate, calls: Sequence[AggregateCall], names: Sequence[str]) -> Schema:
-    """The calls, which no producer names, are called by what they compute."""
-    first = len(plan.keys)
-    described = zip(plan.schema[first : first + len(calls)], calls, strict=True)
-    named = tuple(Field(call_text(call, names), field.type, field.nullable) for field, call in described)
-    return (*plan.schema[:first], *named, *plan.schema[first + len(calls) :])
+def _aggregate_schema(
+    plan: Aggregate, calls: Sequence[AggregateCall], keys: Sequence[str], names: Sequence[str]
+) -> Schema:
+    """Keys are called as they are below, calls, which no producer names, by what they compute."""
+    called = [*keys, *(call_text(call, names) for call in calls)]
+    named = tuple(Field(name, field.type, field.nullable) for name, field in zip(called, plan.schema, strict=False))
+    return named + plan.schema[len(called) :]
 
 
 def _places(fields: Needed) -> dict[int, int]:
