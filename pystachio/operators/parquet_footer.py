@@ -97,23 +97,29 @@ def _footer_length(version: FileVersion, tail: bytes) -> int:
 
 def parse_footer(version: FileVersion, footer: bytes) -> ParquetFile:
     """`footer`: the Thrift bytes, their length and the magic, to the file's end."""
-    metadata, schema = _parse(version, footer)
-    plain, plain_schema = metadata, schema
-    if _ARROW_SCHEMA_KEY in footer:
-        plain, plain_schema = _parse(version, footer.replace(_ARROW_SCHEMA_KEY, _HIDDEN_KEY))
-    # A stored Arrow schema makes the decoder build string views (which alias the transfer's buffers) and dictionaries
-    # of its own choice. It is hidden where it adds nothing else (time zones, durations, extension types).
-    if [normalise_type(f.type) for f in schema] == [normalise_type(f.type) for f in plain_schema]:
-        metadata, schema = plain, plain_schema
-    rows = tuple(metadata.row_group(i).num_rows for i in range(metadata.num_row_groups))
+    try:
+        metadata, schema = _without_layouts(footer)
+        fields = parquet_fields(schema)
+        rows = tuple(metadata.row_group(i).num_rows for i in range(metadata.num_row_groups))
+        writer = metadata.created_by or ""
+    except (pa.ArrowException, OSError, ValueError, OverflowError) as error:
+        raise DataError(f"cannot read the Parquet footer: {version.path}: {error}") from error
     if any(count < 0 for count in rows) or sum(rows) != metadata.num_rows:
         raise DataError(f"the Parquet footer's row counts contradict each other: {version.path}: {metadata.num_rows}")
-    return ParquetFile(version, metadata, footer, version.size - len(footer), parquet_fields(schema), rows)
+    return ParquetFile(version, metadata, footer, version.size - len(footer), writer, fields, rows)
 
 
-def _parse(version: FileVersion, footer: bytes) -> tuple[pq.FileMetaData, pa.Schema]:
-    try:
-        metadata = pq.read_metadata(pa.BufferReader(footer))
-        return metadata, metadata.schema.to_arrow_schema()
-    except (pa.ArrowException, OSError, ValueError, OverflowError, UnicodeDecodeError) as error:
-        raise DataError(f"cannot read the Parquet footer: {version.path}: {error}") from error
+def _without_layouts(footer: bytes) -> tuple[pq.FileMetaData, pa.Schema]:
+    """The footer, without its stored Arrow schema where that says nothing about the values.
+
+    By a stored schema the decoder makes string views, which alias the transfer's buffers, and dictionaries of its own
+    choice; but time zones, durations and extension types are only found there.
+    """
+    metadata = pq.read_metadata(pa.BufferReader(footer))
+    schema = metadata.schema.to_arrow_schema()
+    if _ARROW_SCHEMA_KEY in footer:
+        plain = pq.read_metadata(pa.BufferReader(footer.replace(_ARROW_SCHEMA_KEY, _HIDDEN_KEY)))
+        plain_schema = plain.schema.to_arrow_schema()
+        if [normalise_type(f.type) for f in schema] == [normalise_type(f.type) for f in plain_schema]:
+            return plain, plain_schema
+    return metadata, schema

@@ -115,6 +115,9 @@ class ScanRun:
                 await self._ctx.stream.run(rows.select, source)
                 if rows.alive:
                     await self._out.emit(partial(rows.put_out, await self._read_rest(rows)))
+                else:
+                    spared = sum(extent.length for extent in fetch.unit.extents(self._reader.rest))
+                    self._ctx.metrics.count("bytes not read", spared)
             else:
                 await self._out.emit(partial(rows.select_and_put_out, source))
             self._finished += 1

@@ -87,6 +87,7 @@ class ParquetFile:
     metadata: pq.FileMetaData
     footer: bytes = field(repr=False)
     data_end: int
+    writer: str
     fields: tuple[ParquetField, ...]
     row_group_rows: tuple[int, ...]
     _chunks: dict[int, tuple[ColumnChunk, ...]] = field(default_factory=dict, repr=False)
@@ -138,7 +139,7 @@ class ParquetFile:
         if raw.dictionary_offset is not None and 0 < raw.dictionary_offset < offset:
             offset, has_dictionary = raw.dictionary_offset, True
         length = raw.length
-        if self.metadata.created_by.startswith(_PADDED_WRITER):
+        if self.writer.startswith(_PADDED_WRITER):
             length = min(length + _PADDING, self.data_end - offset)
         inside = FIRST_DATA_BYTE <= offset <= raw.data_offset <= offset + length <= self.data_end
         plausible = 0 <= raw.decoded <= _MOST_PLAUSIBLE_RATIO * (length + 1)

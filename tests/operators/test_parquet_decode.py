@@ -71,6 +71,16 @@ async def test_strings_as_codes(tmp_path: Path, layout: str) -> None:
                 assert isinstance(column, DictionaryColumn)
 
 
+async def test_layouts_of_strings_without_anything_else_to_know(tmp_path: Path) -> None:
+    path = write(every_type().select(["view", "large", "coded", "word", "i64"]), tmp_path / "t.parquet")
+    async with reading() as client:
+        file = await open_file(client, path)
+        assert all(field.type == pa.string() for field in file.metadata.schema.to_arrow_schema() if field.name != "i64")
+        for index, field in enumerate(file.fields):
+            column = await decode(client, file, [0], index)
+            assert same(column_to_arrow(column), expected(path, field.name, field.type)), field.name
+
+
 @pytest.mark.parametrize("rows", [0, 1])
 async def test_tiny_files(tmp_path: Path, rows: int) -> None:
     path = write(every_type(rows, nulls=0), tmp_path / "t.parquet")
