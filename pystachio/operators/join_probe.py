@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from dataclasses import dataclass, field
-from typing import assert_never
+from typing import Final, assert_never
 
 import pyarrow as pa
 import torch
@@ -19,6 +19,9 @@ from pystachio.operators.kernels.keys import KeyCodes
 from pystachio.operators.kernels.pairs import Pairs, all_pairs
 from pystachio.operators.kernels.row_index import Members, RangeIndex, UniqueIndex
 from pystachio.operators.kernels.selection import all_null, take, take_batch, take_or_null
+
+_PAUSE: Final = Batch((), 0, None)
+"""Between slices of candidate pairs that put nothing out."""
 
 
 @dataclass(slots=True)
@@ -47,16 +50,16 @@ class JoinProbe:
             case Emission.PAIRS_AND_UNMATCHED:
                 yield from self._pairs_and_unmatched(batch)
             case Emission.MATCHED:
-                yield self._kept(batch, self._is_matched(batch))
+                yield self._kept(batch, (yield from self._is_matched(batch)))
             case Emission.UNMATCHED:
-                yield self._kept(batch, self._is_certainly_unmatched(batch))
+                yield self._kept(batch, (yield from self._is_certainly_unmatched(batch)))
             case Emission.MARKED:
-                mark = FixedColumn(pa.bool_(), self._is_matched(batch))
+                mark = FixedColumn(pa.bool_(), (yield from self._is_matched(batch)))
                 yield Batch(
                     tuple(self._own(place, batch, mark) for place in self.layout.output), batch.length, batch.ready
                 )
             case Emission.NOTHING:
-                self._flag(batch)
+                yield from self._flag(batch)
             case _:
                 assert_never(self.layout.emission)
 
@@ -71,7 +74,7 @@ class JoinProbe:
 
     def _pairs(self, batch: Batch) -> Iterator[Batch]:
         for pairs in self._matches(batch):
-            yield self._joined(batch, pairs.probe, pairs.build)
+            yield self._joined(batch, pairs.probe, pairs.build) if pairs.build.shape[0] else _PAUSE
 
     def _pairs_and_unmatched(self, batch: Batch) -> Iterator[Batch]:
         index, encoding = self.side.index, self.side.encoding
@@ -88,13 +91,13 @@ class JoinProbe:
                 matched.fill_(True)
             else:
                 matched.index_fill_(0, pairs.probe.to(torch.int64), True)
-            yield self._joined(batch, pairs.probe, pairs.build)
+            yield self._joined(batch, pairs.probe, pairs.build) if pairs.build.shape[0] else _PAUSE
         unmatched = _positions(~matched)
         if unmatched.shape[0]:
             nothing = torch.full(unmatched.shape, -1, dtype=torch.int64, device=self.device)
             yield self._joined(batch, unmatched, nothing, build_may_lack=True)
 
-    def _flag(self, batch: Batch) -> None:
+    def _flag(self, batch: Batch) -> Iterator[Batch]:
         """Only find out which build rows match."""
         if self.layout.null_aware:
             self.seen.rows |= batch.length > 0
@@ -107,9 +110,10 @@ class JoinProbe:
             fresh = index.find(encoding.encode(self._probe_keys(batch))).unflagged(self.side.matched)
             for pairs in fresh.pairs(self.slice_rows):
                 self.side.matched.index_fill_(0, pairs.build.to(torch.int64), 1)
+                yield _PAUSE
             return
         for _ in self._matches(batch):
-            pass
+            yield _PAUSE
 
     def _matches(self, batch: Batch) -> Iterator[Pairs]:
         """Pairs that satisfy keys and residual; flags the build rows among them."""
@@ -117,8 +121,7 @@ class JoinProbe:
             passed = pairs if self.layout.residual is None else self._passing(batch, pairs)
             if self.side.matched is not None:
                 self.side.matched.index_fill_(0, passed.build.to(torch.int64), 1)
-            if passed.build.shape[0]:
-                yield passed
+            yield passed
 
     def _candidates(self, batch: Batch) -> Iterator[Pairs]:
         """Pairs with equal keys; in a NOT IN with a residual also those whose keys may be equal."""
@@ -166,7 +169,7 @@ class JoinProbe:
         probe = rows if pairs.probe is None else pairs.probe.index_select(0, rows)
         return Pairs(probe, pairs.build.index_select(0, rows))
 
-    def _is_matched(self, batch: Batch) -> torch.Tensor:
+    def _is_matched(self, batch: Batch) -> Generator[Batch, None, torch.Tensor]:
         """bool [rows]: whether any build row matches."""
         index, encoding = self.side.index, self.side.encoding
         if self.layout.residual is None and (index is None or encoding is None):
@@ -178,11 +181,12 @@ class JoinProbe:
             if pairs.probe is None:
                 return matched.fill_(True)
             matched.index_fill_(0, pairs.probe.to(torch.int64), True)
+            yield _PAUSE
         return matched
 
-    def _is_certainly_unmatched(self, batch: Batch) -> torch.Tensor:
+    def _is_certainly_unmatched(self, batch: Batch) -> Generator[Batch, None, torch.Tensor]:
         """bool [rows]: no build row matches; in a NOT IN also none might."""
-        unmatched = ~self._is_matched(batch)
+        unmatched = ~(yield from self._is_matched(batch))
         if not self.layout.null_aware or self.layout.residual is not None or self.side.rows.length == 0:
             return unmatched
         if self.side.null_keys is not None:

@@ -61,7 +61,9 @@ class Breaker(Operator, Protocol):
 class Transform(Protocol):
     """An opened streaming operator. Both methods run on worker threads; `process` on several at once."""
 
-    def process(self, batch: Batch) -> Iterator[Batch]: ...
+    def process(self, batch: Batch) -> Iterator[Batch]:
+        """An empty batch among the output means only that work may pause here."""
+        ...
 
     def finish(self) -> Iterator[Batch]:
         """Called once, after the last batch of every worker was processed (e.g. unmatched build rows)."""

@@ -30,6 +30,9 @@ from pystachio.runtime.slots import Slot
 _JOB_OUTPUT_BYTES = 16 << 20
 """A worker job pauses after this much output, so that a join that multiplies rows respects its channel's bound."""
 
+_JOB_SECONDS = 0.1
+"""And after this long, so that a plan can be cancelled and others get their turn."""
+
 
 @dataclass(frozen=True, slots=True)
 class PhysicalPlan:
@@ -135,6 +138,8 @@ class _Pipe:
         ended = False
         while not ended:
             produced, ended = await ctx.stream.run(_pull, batches)
+            if self.channel.abandoned:
+                raise NotWanted
             for batch in produced:
                 await self.send(batch)
 
@@ -294,13 +299,12 @@ def _produced(produce: Callable[[], Iterable[Batch]], ctx: Context) -> Iterator[
 
 
 def _timed(batches: Iterator[Batch], ctx: Context) -> Iterator[Batch]:
-    """Pass non-empty batches on; the time to make each is the stage's own."""
+    """The same batches; the time to make each is the stage's own."""
     start = time.perf_counter()
     for batch in batches:
         seconds = time.perf_counter() - start
         ctx.metrics.add_batch(rows_out=batch.length, nbytes=batch.nbytes, seconds=seconds)
-        if batch.length:
-            yield batch
+        yield batch
         start = time.perf_counter()
     ctx.metrics.add_batch(seconds=time.perf_counter() - start, batches=0)
 
@@ -313,17 +317,22 @@ def _flow(chain: Chain, batches: Iterator[Batch]) -> Iterator[Batch]:
 
 def _through(transform: Transform, ctx: Context, batches: Iterator[Batch]) -> Iterator[Batch]:
     for batch in batches:
+        if batch.length == 0:
+            yield batch  # a chance to pause, nothing to process
+            continue
         ctx.metrics.add_batch(rows_in=batch.length, batches=0)
         yield from _timed(transform.process(batch), ctx)
 
 
 def _pull(batches: Iterator[Batch]) -> tuple[list[Batch], bool]:
-    """Batches until enough bytes are made; True when there are no more."""
+    """Batches until enough bytes are made or enough time has passed; True when there are no more."""
     produced: list[Batch] = []
     nbytes = 0
+    end = time.perf_counter() + _JOB_SECONDS
     for batch in batches:
-        produced.append(batch)
-        nbytes += batch.nbytes
-        if nbytes >= _JOB_OUTPUT_BYTES:
+        if batch.length:
+            produced.append(batch)
+            nbytes += batch.nbytes
+        if nbytes >= _JOB_OUTPUT_BYTES or time.perf_counter() >= end:
             return produced, False
     return produced, True

@@ -177,9 +177,10 @@ class Harness:
 
 
 def _stream(transform: Any, batches: Sequence[Batch]) -> Iterator[Batch]:
+    """Empty batches are pauses."""
     for batch in batches:
-        yield from transform.process(batch)
-    yield from transform.finish()
+        yield from (out for out in transform.process(batch) if out.length)
+    yield from (out for out in transform.finish() if out.length)
 
 
 def _empty(schema: Schema, names: list[str]) -> pa.Table:
@@ -189,6 +190,8 @@ def _empty(schema: Schema, names: list[str]) -> pa.Table:
 def rows_of(batches: Sequence[Batch], schema: Schema) -> Rows:
     rows: Rows = []
     for batch in batches:
+        if batch.length == 0:
+            continue
         record = batch_to_arrow(batch, schema)
         assert record.num_rows == batch.length
         columns = [column.to_pylist() for column in record.columns]
