@@ -15,6 +15,7 @@ from pystachio.operators.kernels import direct, primitives
 from pystachio.operators.kernels.hash_table import capacity_for
 from pystachio.operators.kernels.keys import KeyCodes, KeyEncoding, encode_build
 from pystachio.operators.kernels.row_index import Members, RowIndex, index_members, index_rows
+from pystachio.operators.kernels.selection import device_of
 from pystachio.operators.runtime_filter import RuntimeFilter, filter_of_keys
 from pystachio.runtime.channels import Receiver
 from pystachio.runtime.context import Context
@@ -102,8 +103,8 @@ def _side(
 
 
 def _filter(key: Column, null_equal: bool) -> RuntimeFilter | None:
-    """None when a probe row may match that the filter would drop."""
-    if null_equal and key.validity is not None:
+    """None when a probe row may match that the filter would drop, or when the keys are not where scans filter."""
+    if (null_equal and key.validity is not None) or device_of(key).type != "cpu":
         return None
     return filter_of_keys([key])
 

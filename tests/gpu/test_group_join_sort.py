@@ -17,8 +17,12 @@ from pystachio.operators.kernels.keys import encode_build
 from pystachio.operators.kernels.ordering import Direction, sort_order
 from pystachio.operators.kernels.row_index import RangeIndex, UniqueIndex, index_rows
 from pystachio.operators.kernels.selection import take
+from pystachio.runtime.devices import cuda_device_count
 
-pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(cuda_device_count() == 0, reason="needs a CUDA device"),
+]
 
 GPU = torch.device("cuda")
 CPU = torch.device("cpu")
