@@ -1,14 +1,15 @@
 """Evaluate on distinct: an expression that reads one dictionary-coded field runs once per value of the dictionary.
 
 After Hector's compaction (Wu et al., "Hector: An Efficient Programming and Compilation Framework for Implementing
-Relational Graph Neural Networks"). The result is kept with the dictionary, so that later batches only gather. An
-entry is found by the expression object itself: hashing a long IN list for each batch would cost more than the gather.
+Relational Graph Neural Networks"). The result is kept with the dictionary, so that later batches only gather, and
+other plans too.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import reduce
 from typing import Final
 
 import pyarrow as pa
@@ -29,20 +30,27 @@ Evaluate = Callable[[Expression, Batch], Column]
 
 # Results of plans that are gone must not pile up with a dictionary that stays.
 _KEPT_RESULTS: Final = 64
+# Larger expressions (long IN lists) are found by identity: hashing them for each batch would cost more than it saves.
+_HASHED_NODES: Final = 64
+# Up to this many ranges of codes are compared; for more, a gather from a table is cheaper.
+_COMPARED_RANGES: Final = 4
+
+CodeRanges = tuple[tuple[int, int], ...]
+"""Codes by their first and last."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class DistinctResult:
     """An expression's value for each value of a dictionary, and for NULL.
 
-    A text result is codes of a dictionary of its own. `true_range` (boolean results without NULLs): the codes for
-    which it is true when they are neighbours, as (first, behind the last); comparing codes is cheaper than a gather.
+    A text result is codes of a dictionary of its own. `true_codes` (boolean results without NULLs): the codes for
+    which it is true, when they are few ranges; comparing codes is many times cheaper than a gather.
     """
 
     expression: Expression
     values: Column
     on_null: Literal
-    true_range: tuple[int, int] | None = None
+    true_codes: CodeRanges | None = None
 
 
 def evaluate_on_distinct(expression: Expression, batch: Batch, evaluate: Evaluate) -> Column | None:
@@ -51,18 +59,19 @@ def evaluate_on_distinct(expression: Expression, batch: Batch, evaluate: Evaluat
     That is when it reads other than one field, the field has no codes, the dictionary is larger than the batch, or a
     value of the dictionary (which the batch need not hold) makes it fail.
     """
-    field = _only_field(expression)
+    field, size = _only_field(expression)
     if field is None:
         return None
     column = batch.columns[field]
     if not isinstance(column, DictionaryColumn) or len(column.dictionary) == 0:
         return None
-    known = column.dictionary.derived.get(id(expression))
+    key = expression if size <= _HASHED_NODES else id(expression)
+    known = column.dictionary.derived.get(key)
     if known is None:
         if len(column.dictionary) >= batch.length:
             return None
         known = _evaluate_values(expression, field, column.dictionary, evaluate)
-        _keep(column.dictionary, known)
+        _keep(column.dictionary, key, known)
     assert isinstance(known, DistinctResult)
     return None if known.values is _FAILED else _spread(known, column)
 
@@ -71,26 +80,28 @@ def evaluate_on_distinct(expression: Expression, batch: Batch, evaluate: Evaluat
 _FAILED: Final[Column] = FixedColumn(pa.null(), torch.empty(0, dtype=torch.int8))
 
 
-def _only_field(expression: Expression) -> int | None:
-    """The position of the only field that the expression reads, through any number of references."""
+def _only_field(expression: Expression) -> tuple[int | None, int]:
+    """The position of the only field that the expression reads (through any number of references), and its nodes."""
     found: int | None = None
-    waiting = list(children(expression))
+    waiting, size = list(children(expression)), 1
     while waiting:
         node = waiting.pop()
+        size += 1
         if isinstance(node, FieldReference):
             if found is not None and found != node.index:
-                return None
+                return None, size
             found = node.index
         elif not isinstance(node, Literal):
             waiting.extend(children(node))
-    return found
+    return found, size
 
 
-def _keep(dictionary: Dictionary, result: DistinctResult) -> None:
-    mine = [key for key, value in tuple(dictionary.derived.items()) if isinstance(value, DistinctResult)]
+def _keep(dictionary: Dictionary, key: object, result: DistinctResult) -> None:
+    """Under its expression, or under the id of the expression, which the result keeps alive."""
+    mine = [other for other, value in tuple(dictionary.derived.items()) if isinstance(value, DistinctResult)]
     if len(mine) >= _KEPT_RESULTS:
         dictionary.derived.pop(mine[0], None)
-    dictionary.derived[id(result.expression)] = result
+    dictionary.derived[key] = result
 
 
 def _evaluate_values(expression: Expression, field: int, dictionary: Dictionary, evaluate: Evaluate) -> DistinctResult:
@@ -103,22 +114,27 @@ def _evaluate_values(expression: Expression, field: int, dictionary: Dictionary,
         return DistinctResult(expression, _FAILED, Literal(None, pa.null()))
     if isinstance(result, BytesColumn):
         result = to_codes(result)
-    return DistinctResult(expression, result, on_null, _true_range(result))
+    return DistinctResult(expression, result, on_null, _true_codes(result))
 
 
-def _true_range(result: Column) -> tuple[int, int] | None:
+def _true_codes(result: Column) -> CodeRanges | None:
     if not isinstance(result, FixedColumn) or result.values.dtype != torch.bool or result.validity is not None:
         return None
-    true = primitives(result.values.device).indices_of_true(result.values).tolist()
-    if not true:
-        return 0, 0
-    return (true[0], true[-1] + 1) if true[-1] - true[0] + 1 == len(true) else None
+    ranges: list[tuple[int, int]] = []
+    for code in primitives(result.values.device).indices_of_true(result.values).tolist():
+        if ranges and ranges[-1][1] == code - 1:
+            ranges[-1] = (ranges[-1][0], code)
+        elif len(ranges) == _COMPARED_RANGES:
+            return None
+        else:
+            ranges.append((code, code))
+    return tuple(ranges)
 
 
 def _spread(known: DistinctResult, column: DictionaryColumn) -> Column:
     """The results of the values, per row."""
-    if known.true_range is not None:
-        result: Column = FixedColumn(pa.bool_(), _in_range(column, known.true_range))
+    if known.true_codes is not None:
+        result: Column = FixedColumn(pa.bool_(), _in_ranges(column, known.true_codes))
     else:
         result = take(known.values, index(column.codes))
     if column.validity is None:
@@ -131,14 +147,17 @@ def _spread(known: DistinctResult, column: DictionaryColumn) -> Column:
     return constant(chosen, rows, device) if isinstance(chosen, Literal) else chosen
 
 
-def _in_range(column: DictionaryColumn, codes: tuple[int, int]) -> torch.Tensor:
-    first, end = codes
-    kernel = primitives(column.codes.device)
-    if first == end:
+def _in_ranges(column: DictionaryColumn, ranges: CodeRanges) -> torch.Tensor:
+    if not ranges:
         return torch.zeros_like(column.codes, dtype=torch.bool)
-    if end == first + 1:
+    return reduce(torch.bitwise_or, [_in_range(column, first, last) for first, last in ranges])
+
+
+def _in_range(column: DictionaryColumn, first: int, last: int) -> torch.Tensor:
+    kernel = primitives(column.codes.device)
+    if first == last:
         return kernel.compare("equal", column.codes, first)
     if first == 0:
-        return kernel.compare("lte", column.codes, end - 1)
+        return kernel.compare("lte", column.codes, last)
     from_first = kernel.compare("gte", column.codes, first)
-    return from_first if end == len(column.dictionary) else from_first & kernel.compare("lte", column.codes, end - 1)
+    return from_first if last == len(column.dictionary) - 1 else from_first & kernel.compare("lte", column.codes, last)

@@ -11,6 +11,7 @@ from typing import Final
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
 
 Bytes = npt.NDArray[np.uint8]
 Positions = npt.NDArray[np.int64]
@@ -45,29 +46,45 @@ def match_pieces(offsets: Positions, data: Bytes, prefix: bytes, pieces: Sequenc
     """Per string whether it is `prefix`, then anything with the `pieces` in that order in it, then `suffix`.
 
     String i is data[offsets[i]:offsets[i + 1]]. Taking the earliest place for each piece leaves the most room for the
-    rest, so one pass decides. After the first piece only the rows that have it are looked at.
+    rest, so one pass decides. After the first piece only the strings that have it are searched.
     """
-    base = int(offsets[0])
-    text = data[base : int(offsets[-1])]
-    rows = np.flatnonzero(np.diff(offsets) >= len(prefix) + len(suffix)) if not pieces else None
-    reached = np.empty(0, np.int64)
-    for piece in pieces:
-        hits = find_all(text, piece) + base
-        at = np.searchsorted(offsets, hits, side="right") - 1
-        inside = (hits >= offsets[at] + len(prefix)) & (hits + len(piece) <= offsets[at + 1] - len(suffix))
-        if rows is not None:
-            before = np.searchsorted(rows, at)
-            known = np.minimum(before, max(len(rows) - 1, 0))
-            inside &= (rows[known] == at) & (hits >= reached[known]) if len(rows) else False
-        hits, at = hits[inside], at[inside]
-        first = np.flatnonzero(np.diff(at, prepend=-1))
-        rows, reached = at[first], hits[first] + len(piece)
-    assert rows is not None
+    rows = np.flatnonzero(np.diff(offsets) >= len(prefix) + len(suffix)) if not pieces else np.arange(len(offsets) - 1)
+    limits, text, used = offsets, data, np.broadcast_to(np.int64(len(prefix)), len(rows))
+    for number, piece in enumerate(pieces):
+        if number > 0:
+            limits, text = _taken(offsets, data, rows)
+        found, used = _first_in_each(limits, text, piece, used, len(suffix))
+        rows = rows[found]
     rows = rows[_begins_with(data, offsets[rows], prefix)]
     rows = rows[_begins_with(data, offsets[rows + 1] - len(suffix), suffix)]
     matches = np.zeros(len(offsets) - 1, np.bool_)
     matches[rows] = True
     return matches
+
+
+def _first_in_each(
+    offsets: Positions, data: Bytes, piece: bytes, used: Positions, kept: int
+) -> tuple[Positions, Positions]:
+    """The strings that hold `piece` behind their first `used` and before their last `kept` bytes.
+
+    With them, how many of their bytes are used up to the end of the first such place.
+    """
+    base = int(offsets[0])
+    hits = find_all(data[base : int(offsets[-1])], piece) + base
+    rows = np.searchsorted(offsets, hits, side="right") - 1
+    inside = (hits >= offsets[rows] + used[rows]) & (hits + len(piece) <= offsets[rows + 1] - kept)
+    hits, rows = hits[inside], rows[inside]
+    first = np.flatnonzero(np.diff(rows, prepend=-1))
+    rows = rows[first]
+    return rows, hits[first] + len(piece) - offsets[rows]
+
+
+def _taken(offsets: Positions, data: Bytes, rows: Positions) -> tuple[Positions, Bytes]:
+    """Offsets and bytes of some of the strings."""
+    buffers = [None, pa.py_buffer(offsets), pa.py_buffer(data)]
+    taken = pa.Array.from_buffers(pa.large_binary(), len(offsets) - 1, buffers).take(pa.array(rows))
+    _, limits, text = taken.buffers()
+    return np.frombuffer(limits, np.int64, len(rows) + 1), np.frombuffer(text or b"", np.uint8)
 
 
 def _begins_with(data: Bytes, starts: Positions, piece: bytes) -> Mask:
