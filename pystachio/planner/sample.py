@@ -23,8 +23,9 @@ Fetch = Callable[[str, Sequence[Extent]], Sequence[HostBuffer]]
 SAMPLE_ROWS = 20_000
 _MOST_RUNS = 8
 _MOST_RUNS_OF_SMALL_TABLES = 64
-_MOST_DECODED_ROWS = 1 << 19
-"""Rows decoded for one column, over all runs: a few milliseconds."""
+_DECODED_ROWS_OF_FEW_RUNS = 1 << 19
+_DECODED_ROWS = 1 << 17
+"""Rows decoded for one column, over all runs; more where few row groups must show how values change over the table."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +51,8 @@ def choose_runs(table: Table, rows: int = SAMPLE_ROWS) -> tuple[SampledRun, ...]
     groups = [(file, group) for file in table.files for group, n in enumerate(file.row_group_rows) if n]
     chosen = _spread(groups, _MOST_RUNS)
     count = rows // len(chosen)
-    return tuple(_run(file, group, count, max(count, _MOST_DECODED_ROWS // len(chosen))) for file, group in chosen)
+    decoded = _DECODED_ROWS_OF_FEW_RUNS if len(chosen) < _MOST_RUNS else _DECODED_ROWS
+    return tuple(_run(file, group, count, max(count, decoded // len(chosen))) for file, group in chosen)
 
 
 def read_column(table: Table, column: int, runs: Sequence[SampledRun], fetch: Fetch) -> Column:
