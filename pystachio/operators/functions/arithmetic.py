@@ -1,4 +1,4 @@
-"""Arithmetic operators on numbers; sums and differences with points in time go to `dates`.
+"""Arithmetic operators on numbers; sums and differences with points in time go to `time_arithmetic`.
 
 Integers and decimals are exact or a DataError (overflow, division by zero); floats follow IEEE 754, where x / 0 is
 infinite or NaN. This is DataFusion's choice, except that it lets integers wrap around and truncates decimal quotients;
@@ -19,7 +19,6 @@ from pystachio.operators import decimals
 from pystachio.operators.column import BytesColumn, Column, FixedColumn, WideDecimalColumn
 from pystachio.operators.expressions import Literal
 from pystachio.operators.functions import exact
-from pystachio.operators.functions.dates import is_temporal, temporal_arithmetic, temporal_result_type
 from pystachio.operators.functions.function import Function, Invocation, Kernel, Operand, same_as_first
 from pystachio.operators.functions.operands import (
     any_valid,
@@ -30,6 +29,7 @@ from pystachio.operators.functions.operands import (
     integers,
     operand_bounds,
 )
+from pystachio.operators.functions.time_arithmetic import is_temporal, temporal_arithmetic, temporal_result_type
 from pystachio.operators.functions.types import common_number, decimal_parts, decimal_type
 from pystachio.operators.kernels.arithmetic import INT64, divide_rounded
 from pystachio.operators.kernels.selection import plain

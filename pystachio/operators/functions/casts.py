@@ -15,9 +15,9 @@ from pystachio.operators import decimals
 from pystachio.operators.arrow import column_from_arrow, column_to_arrow
 from pystachio.operators.column import BytesColumn, Column, FixedColumn, WideDecimalColumn
 from pystachio.operators.functions import exact
-from pystachio.operators.functions.dates import convert_time, split_days
 from pystachio.operators.functions.operands import float_dtype, is_text, unscaled
 from pystachio.operators.functions.text_casts import from_text, to_text
+from pystachio.operators.functions.time_values import convert_time, split_days
 from pystachio.operators.functions.units import is_number, is_point_in_time, step_of
 from pystachio.operators.kernels import primitives
 from pystachio.operators.kernels.arithmetic import round_half_away

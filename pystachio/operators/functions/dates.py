@@ -1,8 +1,8 @@
-"""Dates, times and timestamps: parts, truncation, and arithmetic with intervals and spans of time."""
+"""Parts of dates and timestamps, and truncation to a unit."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from fractions import Fraction
 from functools import lru_cache, partial
 from typing import Final
@@ -16,9 +16,10 @@ from pystachio.operators.arrow import column_from_arrow, column_to_arrow
 from pystachio.operators.column import Bounds, Column, FixedColumn
 from pystachio.operators.expressions import Literal
 from pystachio.operators.functions import exact
-from pystachio.operators.functions.function import Function, Invocation, Operand
+from pystachio.operators.functions.function import Function, Invocation, Operand, always
 from pystachio.operators.functions.operands import column, integers, narrowest_dtype
-from pystachio.operators.functions.units import SECONDS_PER_DAY, is_point_in_time, step_of, ticks
+from pystachio.operators.functions.time_values import convert_time, split_days
+from pystachio.operators.functions.units import step_of, ticks
 from pystachio.operators.kernels import dates as kernels
 from pystachio.operators.kernels.bounds import bounds_of
 from pystachio.operators.kernels.selection import plain
@@ -56,40 +57,6 @@ def unit_name(unit: Operand) -> str:
     name = _SYNONYMS.get(name, name)
     singular = {"centuries": "century", "millenniums": "millennium", "millennia": "millennium"}.get(name)
     return singular or (name[:-1] if name.endswith("s") else name)
-
-
-def is_interval(type_: pa.DataType) -> bool:
-    return bool(pa.types.is_interval(type_))
-
-
-def is_temporal(type_: pa.DataType) -> bool:
-    """Points in time, times of day, spans and intervals."""
-    return bool(pa.types.is_temporal(type_)) or is_interval(type_)
-
-
-def split_days(values: FixedColumn) -> tuple[torch.Tensor, torch.Tensor | None, int]:
-    """Days since 1970-01-01, ticks since midnight (None for dates) and ticks per second."""
-    type_ = values.type
-    if pa.types.is_date32(type_):
-        return values.values, None, 1
-    if pa.types.is_time(type_):
-        return torch.zeros_like(values.values), values.values.to(torch.int64), ticks(type_)
-    if not is_point_in_time(type_):
-        raise InvalidRequest(f"a part of a {type_}")
-    local = _local(values)
-    per_day = ticks(type_) * SECONDS_PER_DAY
-    days = kernels.floor_divide(local, per_day)
-    return days, local - days * per_day, ticks(type_)
-
-
-def _local(values: FixedColumn) -> torch.Tensor:
-    """Ticks on the clock of the timestamp's zone."""
-    zone = values.type.tz if pa.types.is_timestamp(values.type) else None
-    if zone is None or zone.upper() in ("UTC", "+00:00", "Z", "ETC/UTC"):
-        return values.values.to(torch.int64)
-    local = column_from_arrow(pc.local_timestamp(column_to_arrow(FixedColumn(values.type, values.values))))
-    assert isinstance(local, FixedColumn)
-    return local.values.to(values.values.device)
 
 
 _DAY_PARTS: Final[dict[str, Callable[[torch.Tensor], torch.Tensor]]] = {
@@ -221,128 +188,6 @@ def _arrow_unit(unit: str) -> str:
     return unit
 
 
-def convert_time(values: Column, type_: pa.DataType, valid: torch.Tensor | None) -> Column:
-    """A point in time, time of day or span in another unit: finer exactly, coarser rounded down."""
-    assert isinstance(values, FixedColumn)
-    source, target = step_of(values.type), step_of(type_)
-    if source is None or target is None:
-        raise Unsupported(f"a conversion of {values.type} to {type_}")
-    ratio = source / target
-    if ratio == 1:
-        return FixedColumn(type_, values.values, valid, values.bounds)
-    if ratio > 1:
-        return exact.combine("multiply", values, Literal(int(ratio), pa.int64()), type_, valid)
-    coarser = kernels.floor_divide(values.values.to(torch.int64), int(1 / ratio))
-    return exact.checked(FixedColumn(type_, coarser), type_, valid)
-
-
-def temporal_arithmetic(function: str, invocation: Invocation) -> Operand:
-    """Sums and differences with a point in time, time of day, span or interval; spans times or by integers.
-
-    A plain integer beside a date counts days.
-    """
-    left, right = invocation.arguments
-    if is_interval(left.type) and function == "add":
-        left, right = right, left
-    if is_interval(right.type):
-        return _shift(left, right, -1 if function == "subtract" else 1, invocation)
-    if function == "multiply":
-        return exact.combine("multiply", left, right, invocation.type, invocation.valid)
-    if function == "divide":
-        return _divide_span(left, right, invocation)
-    steps = [_step_in_seconds(operand.type) for operand in (left, right)]
-    common = min(steps)
-    first, second = (
-        _scaled(operand, int(step / common), invocation) for operand, step in zip((left, right), steps, strict=True)
-    )
-    total = exact.combine(function, first, second, pa.int64(), invocation.valid)
-    assert isinstance(total, FixedColumn)
-    target = _step_in_seconds(invocation.type)
-    if common >= target:
-        factor = Literal(int(common / target), pa.int64())
-        return exact.combine("multiply", total, factor, invocation.type, invocation.valid)
-    coarser = kernels.floor_divide(total.values.to(torch.int64), int(target / common))
-    return exact.checked(FixedColumn(invocation.type, coarser), invocation.type, invocation.valid)
-
-
-def _divide_span(left: Operand, right: Operand, invocation: Invocation) -> Operand:
-    dividend, divisor = (integers(column(part, invocation.rows, invocation.device)) for part in (left, right))
-    assert isinstance(dividend, torch.Tensor)
-    assert isinstance(divisor, torch.Tensor)
-    by = torch.where(divisor == 0, 1, divisor)
-    return FixedColumn(invocation.type, torch.div(dividend.to(torch.int64), by, rounding_mode="trunc"))
-
-
-def _step_in_seconds(type_: pa.DataType) -> Fraction:
-    step = step_of(type_)
-    if step is None or pa.types.is_decimal(type_):
-        raise InvalidRequest(f"arithmetic on time with {type_}")
-    return Fraction(SECONDS_PER_DAY) if pa.types.is_integer(type_) else step
-
-
-def _scaled(operand: Operand, factor: int, invocation: Invocation) -> Operand:
-    if isinstance(operand, Literal):
-        return Literal(int(operand.value) * factor, pa.int64())
-    if factor == 1:
-        return operand
-    return exact.combine("multiply", operand, Literal(factor, pa.int64()), pa.int64(), invocation.valid)
-
-
-def _shift(operand: Operand, interval: Operand, sign: int, invocation: Invocation) -> Operand:
-    """A point in time moved by an interval: months first, then days, then the rest."""
-    if not isinstance(interval, Literal):
-        raise Unsupported("intervals in a column")
-    months, days, nanoseconds = (sign * part for part in interval.value)
-    values = plain(column(operand, invocation.rows, invocation.device))
-    assert isinstance(values, FixedColumn)
-    if pa.types.is_time(values.type):
-        return _shift_time(values, nanoseconds, invocation)
-    moved: Column = convert_time(values, invocation.type, invocation.valid)
-    if months:
-        moved = _shift_months(moved, months, invocation)
-    step = _step_in_seconds(invocation.type)
-    offset = int((days * SECONDS_PER_DAY + Fraction(nanoseconds, 1_000_000_000)) / step)
-    return exact.combine("add", moved, Literal(offset, pa.int64()), invocation.type, invocation.valid)
-
-
-def _shift_months(values: Column, months: int, invocation: Invocation) -> Column:
-    assert isinstance(values, FixedColumn)
-    days, rest, per_second = split_days(FixedColumn(_without_zone(values.type), values.values))
-    moved = kernels.add_months(days, months)
-    if rest is not None:
-        moved = moved * (per_second * SECONDS_PER_DAY) + rest
-    return exact.checked(FixedColumn(invocation.type, moved), invocation.type, invocation.valid)
-
-
-def _without_zone(type_: pa.DataType) -> pa.DataType:
-    return pa.timestamp(type_.unit) if pa.types.is_timestamp(type_) else type_
-
-
-def _shift_time(values: FixedColumn, nanoseconds: int, invocation: Invocation) -> Column:
-    """Times of day wrap around at midnight."""
-    per_second = ticks(values.type)
-    offset = nanoseconds * per_second // 1_000_000_000
-    moved = torch.remainder(values.values.to(torch.int64) + offset, per_second * SECONDS_PER_DAY)
-    return FixedColumn(invocation.type, moved)
-
-
-def temporal_result_type(left: pa.DataType, right: pa.DataType) -> pa.DataType:
-    """Of a sum or difference: a point and a span give a point, two points their distance."""
-    if is_point_in_time(left) and is_point_in_time(right):
-        if pa.types.is_date(left) and pa.types.is_date(right):
-            return pa.int64()
-        finest = max((type_ for type_ in (left, right) if pa.types.is_timestamp(type_)), key=ticks)
-        return pa.duration(finest.unit)
-    for type_ in (left, right):
-        if is_point_in_time(type_) or pa.types.is_time(type_):
-            return type_
-    return left if pa.types.is_duration(left) else right
-
-
-def _part_type(types: Sequence[pa.DataType]) -> pa.DataType:
-    return pa.int64()
-
-
 def _make_date(invocation: Invocation) -> Operand:
     year, month, day = (
         integers(column(operand, invocation.rows, invocation.device)) for operand in invocation.arguments
@@ -368,8 +213,8 @@ def _last_day(invocation: Invocation) -> Operand:
 
 
 FUNCTIONS: Final = (
-    Function("date_part", _part_type, _date_part),
+    Function("date_part", always(pa.int64()), _date_part),
     Function("date_trunc", lambda types: types[1], _date_trunc),
-    Function("make_date", lambda _: pa.date32(), _make_date),
-    Function("last_day", lambda _: pa.date32(), _last_day),
+    Function("make_date", always(pa.date32()), _make_date),
+    Function("last_day", always(pa.date32()), _last_day),
 )
