@@ -8,7 +8,7 @@ row groups, the membership table prunes rows.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pyarrow as pa
@@ -20,6 +20,9 @@ from pystachio.operators.column import Bounds, BytesColumn, Column, Dictionary, 
 
 TABLE_SPAN_LIMIT = 1 << 26
 """Slots of the largest membership table worth building: one byte each."""
+
+_PADDING_FACTOR = 4
+_PADDED_SLOTS = 1 << 20
 
 MOST_STRINGS = 1 << 16
 """String keys (rows of plain ones, distinct ones) beyond which a filter costs more than it saves."""
@@ -52,6 +55,21 @@ class RuntimeFilter:
         if self.table is None:
             return True
         return bool(self.table[first - self.bounds[0] : last - self.bounds[0] + 1].any())
+
+    def covering(self, bounds: Bounds | None) -> RuntimeFilter:
+        """The same filter with a table over the whole range of the column it is for, where that is affordable.
+
+        Then a row is one lookup, without comparisons before it.
+        """
+        if self.table is None or self.bounds is None or bounds is None:
+            return self
+        low, high = min(bounds[0], self.bounds[0]), max(bounds[1], self.bounds[1])
+        span = high - low + 1
+        if span > min(TABLE_SPAN_LIMIT, max(_PADDED_SLOTS, _PADDING_FACTOR * len(self.table))):
+            return self
+        table = torch.zeros(span, dtype=self.table.dtype)
+        table[self.bounds[0] - low : self.bounds[1] - low + 1] = self.table
+        return replace(self, bounds=(low, high), table=table)
 
     def select(self, column: Column) -> torch.Tensor | None:
         """int64 positions of the rows that may match, ascending; None when all may."""
@@ -141,7 +159,8 @@ def _select_integers(
         return None
     if inside:
         assert table is not None
-        return _positions(table.numpy()[np.subtract(values, bounds[0], dtype=np.int64)])
+        wide = column if column.dtype in (torch.int32, torch.int64) else column.to(torch.int32)
+        return _positions(table.index_select(0, wide - bounds[0] if bounds[0] else wide).numpy())
     passing = (values >= low) & (values <= high)
     if validity is not None:
         passing &= validity.numpy()

@@ -66,12 +66,13 @@ class Scan:
             for unit in planned.units:
                 await out.send(Batch((), unit.rows, None))
             return
+        bounds = tuple(self.table.bounds(column) for column in self.columns)
         reader = RowReader(
             predicate=predicate,
-            filters=tuple(FilterUse(column, value) for column, value in filters),
+            filters=tuple(FilterUse(column, value.covering(bounds[column])) for column, value in filters),
             output=self.output,
             dictionaries=self._dictionaries() if ctx.settings.dictionary_codes else {},
-            bounds=tuple(self.table.bounds(column) for column in self.columns),
+            bounds=bounds,
             batch_rows=batch_rows,
         )
         await ScanRun(ctx, out, reader, planned.units).run()

@@ -22,8 +22,11 @@ from pystachio.runtime.metrics import WaitReason
 
 T = TypeVar("T")
 
-_READ_AHEAD_BYTES = 64 << 20
-"""Fetched and not yet decoded bytes beyond which no further unit is read ahead."""
+_READ_AHEAD_BYTES = 8 << 20
+"""Bytes under way or fetched, and not taken up by a worker, beyond which no further unit is read ahead..."""
+
+_READ_AHEAD_UNITS = 2
+"""...but always these many units beyond one for each worker."""
 
 _TRIAL_UNITS = 4
 _MOSTLY_DEAD = 0.5
@@ -54,7 +57,7 @@ class ScanRun:
         workers = ctx.settings.workers
         self._takers = workers + 1 if workers > 1 else 1
         self._ready: asyncio.Queue[_Fetch | None] = asyncio.Queue()
-        self._window = _Window(_READ_AHEAD_BYTES)
+        self._window = _Window(_READ_AHEAD_BYTES, self._takers + _READ_AHEAD_UNITS)
         self._held: set[Reservation] = set()
         self._finished = 0
         self._dead = 0
@@ -159,20 +162,24 @@ async def _all(coroutines: Sequence[Coroutine[object, object, T]]) -> list[T]:
 
 
 class _Window:
-    """Bytes that are read and not yet taken up; one task enters, others leave."""
+    """Units that are read and not yet taken up; one task enters, others leave."""
 
-    def __init__(self, limit: int) -> None:
-        self._limit = limit
-        self._used = 0
+    def __init__(self, most_bytes: int, units: int) -> None:
+        self._most_bytes = most_bytes
+        self._least_units = units
+        self._bytes = 0
+        self._units = 0
         self._left = asyncio.Event()
 
     async def enter(self, nbytes: int) -> None:
-        """Waits until there is room; anything enters an empty window."""
-        while self._used and self._used + nbytes > self._limit:
+        """Waits until there is room in bytes or in units."""
+        while self._units >= self._least_units and self._bytes + nbytes > self._most_bytes:
             self._left.clear()
             await self._left.wait()
-        self._used += nbytes
+        self._bytes += nbytes
+        self._units += 1
 
     def leave(self, nbytes: int) -> None:
-        self._used -= nbytes
+        self._bytes -= nbytes
+        self._units -= 1
         self._left.set()

@@ -146,3 +146,21 @@ def test_a_filter_of_another_dictionary_object() -> None:
     values = column_from_arrow(pa.array(["x", "b"]))
     assert isinstance(values, BytesColumn)
     assert passing(RuntimeFilter(pa.string(), values=Dictionary(values)), words(["a", "b"])) == [1]
+
+
+def test_a_padded_table_says_the_same() -> None:
+    rng = random.Random(4)
+    for type_ in (pa.int8(), pa.int16(), pa.int32(), pa.int64()):
+        keys = [rng.randrange(-40, 40) for _ in range(10)]
+        runtime_filter = filter_of_keys([ints(keys)])
+        assert runtime_filter is not None
+        padded = runtime_filter.covering((-100, 100))
+        assert padded.bounds == (-100, 100)
+        probe = [rng.randrange(-100, 101) for _ in range(500)]
+        column = ints(probe, type_)
+        assert isinstance(column, FixedColumn)
+        known = FixedColumn(column.type, column.values, None, (-100, 100))
+        expected = [i for i, value in enumerate(probe) if value in keys]
+        assert passing(padded, known) == passing(padded, column) == passing(runtime_filter, column) == expected
+    assert runtime_filter.covering((0, 1 << 40)) is runtime_filter
+    assert runtime_filter.covering(None) is runtime_filter
