@@ -128,10 +128,10 @@ def _call(call: Call, batch: Batch) -> Operand:
             if argument.type == _NULL:
                 return all_null(call.type, rows, device)
     if constants_only:
-        # Kernels want at least one column: one row of the first argument will do.
-        first, *others = arguments or (Literal(0, pa.int64()),)
-        column = constant(cast(Literal, first), 1, torch.device("cpu"))
-        arguments, rows, device = (column, *others), 1, torch.device("cpu")
+        # Kernels want at least one column: one row of the subject will do.
+        rows, device, subject = 1, torch.device("cpu"), function.subject
+        column = constant(cast(Literal, arguments[subject]), rows, device)
+        arguments = (*arguments[:subject], column, *arguments[subject + 1 :])
     valid = validity_of(arguments) if function.nulls is NullRule.STRICT else None
     result = function.kernel(Invocation(arguments, call.type, rows, device, valid))
     if constants_only:

@@ -213,8 +213,8 @@ def _last_day(invocation: Invocation) -> Operand:
 
 
 FUNCTIONS: Final = (
-    Function("date_part", always(pa.int64()), _date_part),
-    Function("date_trunc", lambda types: types[1], _date_trunc),
+    Function("date_part", always(pa.int64()), _date_part, subject=1),
+    Function("date_trunc", lambda types: types[1], _date_trunc, subject=1),
     Function("make_date", always(pa.date32()), _make_date),
     Function("last_day", always(pa.date32()), _last_day),
 )

@@ -48,12 +48,17 @@ Kernel = Callable[[Invocation], Operand]
 
 @dataclass(frozen=True, slots=True)
 class Function:
-    """A scalar function by its canonical name."""
+    """A scalar function by its canonical name.
+
+    `subject` is the position of the argument that is given as a column (of one row) when all of them are constants;
+    a kernel may insist on others being literals.
+    """
 
     name: str
     result_type: TypeRule
     kernel: Kernel
     nulls: NullRule = NullRule.STRICT
+    subject: int = 0
 
 
 def always(type_: pa.DataType) -> TypeRule:
