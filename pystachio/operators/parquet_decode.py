@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Hashable, Sequence
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -111,7 +111,10 @@ class RowGroupDecoder:
         """
         chunks = self._read(column, self._rows if first_rows is None else min(first_rows, self._rows))
         try:
-            parts = [self._convert(column, chunk, dictionary, bounds) for chunk in chunks]
+            parts = [
+                self._convert(column, chunk, dictionary, bounds, part if first_rows is None else None)
+                for part, chunk in enumerate(chunks)
+            ]
         except DataError as error:
             raise DataError(f"corrupt column: {self._place(column)}: {error.message}") from error
         except (pa.ArrowException, UnicodeDecodeError, OverflowError) as error:
@@ -153,10 +156,17 @@ class RowGroupDecoder:
         return pa.chunked_array(parts).slice(0, rows)
 
     def _convert(
-        self, column: int, array: pa.Array, dictionary: SharedDictionary | None, bounds: Bounds | None
+        self,
+        column: int,
+        array: pa.Array,
+        dictionary: SharedDictionary | None,
+        bounds: Bounds | None,
+        part: int | None,
     ) -> Column:
+        """`part` numbers the arrays of a whole decoding: each always has the same dictionary. None: unknown."""
         if pa.types.is_dictionary(array.type):
-            return _coded(array, dictionary)
+            place = None if part is None else (self._file.version, tuple(self._groups), column, part)
+            return _coded(array, dictionary, place)
         leaf = self._file.fields[column].leaf
         short = self._file.metadata.schema.column(leaf).physical_type in _SHORT
         converted = small_decimals(array) if short and pa.types.is_decimal128(array.type) else column_from_arrow(array)
@@ -171,9 +181,9 @@ def _storage(array: pa.Array) -> pa.Array:
     return array.storage if isinstance(array.type, pa.BaseExtensionType) else array
 
 
-def _coded(array: pa.DictionaryArray, dictionary: SharedDictionary | None) -> Column:
+def _coded(array: pa.DictionaryArray, dictionary: SharedDictionary | None, place: Hashable) -> Column:
     type_ = normalise_type(array.type)
-    coded = None if dictionary is None else dictionary.encode(array, type_)
+    coded = None if dictionary is None else dictionary.encode(array, type_, place)
     if coded is not None:
         return coded
     large = pa.large_string() if pa.types.is_string(type_) else pa.large_binary()

@@ -8,6 +8,7 @@ was added.
 from __future__ import annotations
 
 import threading
+from collections.abc import Hashable
 from typing import Any
 
 import numpy as np
@@ -21,6 +22,9 @@ from pystachio.operators.column import Dictionary, DictionaryColumn
 
 MOST_VALUES = 1 << 16
 """A larger dictionary is no cheaper than the strings: adding to it hashes all of it once per row group."""
+
+_MOST_KEPT_CODES = 1 << 20
+"""Codes in the translations that are kept for the next scan: a few megabytes."""
 
 _MOST_DERIVED = 64
 """Derived values (results of predicates on the dictionary) kept before a scan starts from a clean object."""
@@ -36,14 +40,17 @@ class SharedDictionary:
         self._lock = threading.Lock()
         self._most_values = most_values
         self._current: Dictionary | None = None
+        self._translations: dict[Hashable, torch.Tensor] = {}
+        self._kept_codes = 0
         self.overflowed = False
 
-    def encode(self, array: pa.DictionaryArray, type_: pa.DataType) -> DictionaryColumn | None:
+    def encode(self, array: pa.DictionaryArray, type_: pa.DataType, place: Hashable = None) -> DictionaryColumn | None:
         """The array over the shared dictionary, after adding what is new in it; None when that would be too much.
 
+        `place` says where the array's dictionary comes from, if it is always the same there: its translation is kept.
         DataError when a code is outside the array's own dictionary (a corrupt file).
         """
-        translated = self._translation(array.dictionary, type_)
+        translated = self._translation(array.dictionary, place)
         if translated is None:
             return None
         translation, dictionary = translated
@@ -58,13 +65,16 @@ class SharedDictionary:
             if self._current is not None and len(self._current.derived) > _MOST_DERIVED:
                 self._current = Dictionary(self._current.values)
 
-    def _translation(self, values: pa.Array, type_: pa.DataType) -> tuple[torch.Tensor, Dictionary] | None:
+    def _translation(self, values: pa.Array, place: Hashable) -> tuple[torch.Tensor, Dictionary] | None:
         """For each of the array's codes the shared one, in the narrowest integer dtype."""
         if values.null_count:
             raise DataError("a dictionary page contains NULL")
         with self._lock:
             if self.overflowed:
                 return None
+            kept = self._translations.get(place)
+            if kept is not None and len(kept) == len(values) and self._current is not None:
+                return kept, self._current
             known = _empty(values) if self._current is None else self._current.arrow
             codes = pc.index_in(values, value_set=known)
             if codes.null_count or self._current is None:
@@ -76,8 +86,12 @@ class SharedDictionary:
                 self._current = dictionary_from_arrow(grown)
                 codes = pc.index_in(values, value_set=grown)
             dictionary = self._current
-        narrow = codes.to_numpy(zero_copy_only=False).astype(_code_dtype(len(dictionary)))
-        return torch.from_numpy(narrow), dictionary
+            narrow = codes.to_numpy(zero_copy_only=False).astype(_code_dtype(len(dictionary)))
+            translation = torch.from_numpy(narrow)
+            if place is not None and self._kept_codes + len(translation) <= _MOST_KEPT_CODES:
+                self._translations[place] = translation
+                self._kept_codes += len(translation)
+        return translation, dictionary
 
 
 def _empty(values: pa.Array) -> pa.Array:

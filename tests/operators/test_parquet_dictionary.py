@@ -80,3 +80,15 @@ def test_what_scans_derive_does_not_pile_up() -> None:
     assert third is not None
     assert third.dictionary is not first.dictionary
     assert third.codes.tolist() == first.codes.tolist()
+
+
+def test_a_known_place_is_translated_once() -> None:
+    shared = SharedDictionary()
+    first = shared.encode(encoded(["b", "a"]), pa.string(), "here")
+    shared.encode(encoded([f"other {i}" for i in range(200)]), pa.string(), "there")
+    again = shared.encode(encoded(["b", "a"]), pa.string(), "here")
+    assert first is not None
+    assert again is not None
+    assert again.codes.tolist() == first.codes.tolist()
+    assert column_to_arrow(again).to_pylist() == ["b", "a"]
+    assert len(again.dictionary) == 202
