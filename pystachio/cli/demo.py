@@ -120,7 +120,7 @@ def _run(session: Session, oracle: DuckDB | None, name: str, sql: str) -> Outcom
         result = session.sql(sql)
         table = result.to_arrow()
     except PystachioError as error:
-        return Outcome(name, (time.perf_counter() - started) * 1e3, 0, 0, "failed", describe(error, sql))
+        return Outcome(name, (time.perf_counter() - started) * 1e3, 0, 0, "failed", describe(error))
     milliseconds = (time.perf_counter() - started) * 1e3
     bytes_read = result.metrics().bytes_read
     if oracle is None:

@@ -25,15 +25,18 @@ def test_an_interrupt_ends_the_query_at_once_and_leaves_nothing(
 ) -> None:
     output = tmp_path / "rows.csv"
     command = [*NODE, "query", "--data", str(data), "--output", str(output), ENDLESS]
-    with subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE, text=True) as process:
+    process = subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE, text=True)
+    try:
         wait_until(lambda: os.listdir(tmp_path) != [], process)
         process.send_signal(number)
         sent = time.monotonic()
         _, said = process.communicate(timeout=20)
         took = time.monotonic() - sent
-    assert process.returncode == 130
+    finally:
+        process.kill()
+        process.communicate()
+    assert (process.returncode, said) == (130, "interrupted\n")
     assert took < 1.0
-    assert said == "interrupted\n"
     assert os.listdir(tmp_path) == []
 
 
@@ -77,12 +80,11 @@ def test_help_loads_neither_torch_nor_the_planner() -> None:
     assert done.stdout.splitlines()[-1] == "[]"
 
 
-def test_doctor_for_people_and_for_programs() -> None:
-    done = subprocess.run([*NODE, "doctor"], cwd=ROOT, capture_output=True, text=True, timeout=60, check=True)
-    for topic in ("torch", "cores", "memory", "pages", "spill folder", "kvikio", "UCX"):
-        assert f"\n{topic} " in done.stdout
+def test_doctor_for_programs() -> None:
     done = subprocess.run([*NODE, "doctor", "--json"], cwd=ROOT, capture_output=True, text=True, timeout=60, check=True)
-    assert set(json.loads(done.stdout)["memory"]) == {"value", "advice"}
+    report = json.loads(done.stdout)
+    assert {"torch", "cores", "memory", "pages", "spill folder", "kvikio", "UCX"} <= set(report)
+    assert set(report["memory"]) == {"value", "advice"}
 
 
 def test_config_show_with_origins(tmp_path: Path) -> None:

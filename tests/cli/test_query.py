@@ -107,7 +107,7 @@ def test_analyze_runs_and_shows_rows(data: Path, tmp_path: Path) -> None:
     [
         ("select nam from people", "hint: "),
         ("select * from peple", "people"),
-        ("select name from people wher id = 1", "line 1: select name from people wher id = 1\n"),
+        ("select name from people wher id = 1", "  select name from people wher id = 1\n"),
         ("insert into people values (1, 'x')", ""),
         ("select 1 as one; select 2 as two", ""),
         ("", ""),
