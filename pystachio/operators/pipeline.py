@@ -14,8 +14,10 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 
 from pystachio.errors import DataError
+from pystachio.operators.aggregate import PartialAggregate
 from pystachio.operators.arrow import literal_at
 from pystachio.operators.batch import Batch, Schema
+from pystachio.operators.coalesce import LEAST_ROWS, Coalesced
 from pystachio.operators.expressions import Literal
 from pystachio.operators.join import Join
 from pystachio.operators.operator import Breaker, NotWanted, Operator, Streaming, Transform
@@ -93,7 +95,10 @@ class _Stage:
     opened: Slot[Transform] = field(default_factory=Slot)
 
     async def open(self) -> None:
-        self.opened.set(await self.operator.open(self.ctx, self.builds))
+        transform = await self.operator.open(self.ctx, self.builds)
+        if isinstance(self.operator, Join | PartialAggregate):
+            transform = Coalesced(transform, min(LEAST_ROWS, self.ctx.settings.batch_rows))
+        self.opened.set(transform)
 
 
 @dataclass(slots=True, eq=False)

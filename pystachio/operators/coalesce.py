@@ -1,0 +1,46 @@
+"""Small batches are joined together before operators whose cost per batch is high."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+
+from pystachio.operators.batch import Batch
+from pystachio.operators.kernels.selection import concat_batches
+from pystachio.operators.operator import Transform
+
+LEAST_ROWS = 65_536
+"""A join probe or a partial aggregation costs most of a millisecond whatever the batch; this many rows cost about as
+much again. Selective scans put out a few hundred rows for each row group."""
+
+
+class Coalesced:
+    """Collects batches until they have `least_rows`, then has `transform` process them as one."""
+
+    def __init__(self, transform: Transform, least_rows: int) -> None:
+        self._transform = transform
+        self._least_rows = least_rows
+        self._lock = threading.Lock()
+        self._pending: list[Batch] = []
+        self._pending_rows = 0
+
+    def process(self, batch: Batch) -> Iterator[Batch]:
+        with self._lock:
+            if not self._pending and batch.length >= self._least_rows:
+                due = [batch]
+            else:
+                self._pending.append(batch)
+                self._pending_rows += batch.length
+                due = self._take() if self._pending_rows >= self._least_rows else []
+        if due:
+            yield from self._transform.process(concat_batches(due))
+
+    def finish(self) -> Iterator[Batch]:
+        due = self._take()
+        if due:
+            yield from self._transform.process(concat_batches(due))
+        yield from self._transform.finish()
+
+    def _take(self) -> list[Batch]:
+        due, self._pending, self._pending_rows = self._pending, [], 0
+        return due
