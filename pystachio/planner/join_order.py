@@ -1,8 +1,11 @@
-"""The order of joins: groups of inner, semi and anti joins are taken apart and put together again more cheaply.
+"""The order of joins: groups of joins are taken apart and put together again more cheaply.
 
-Outer joins stay where they are; their sides are ordered inside. Equalities are closed transitively: fields that must be
-equal form a class, and any member may serve as the key. Among relations that are joined all members of a class are
-equal, because every join compares one member of each side for every class that both sides have.
+Inner joins may change places with each other. Semi, anti, mark and one-sided outer joins may happen anywhere among them
+where the fields they read are at hand. A full outer join stays where it is; its sides are ordered inside.
+
+Equalities are closed transitively: fields that must be equal form a class, and any member may serve as the key. Among
+relations that are joined all members of a class are equal, because every join compares one member of each side for
+every class that both sides have.
 """
 
 from __future__ import annotations

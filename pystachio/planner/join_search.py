@@ -12,12 +12,12 @@ from collections.abc import Iterator
 from pystachio.planner.join_components import Component, JoinSpace
 
 _MOST_ENUMERATED = 8
-"""Relations and reducers up to which all trees are tried: 3**8 splits at the very most, a few milliseconds."""
+"""Relations and attachments up to which all trees are tried: 3**8 splits at the very most, a few milliseconds."""
 
 
 def best_order(space: JoinSpace) -> Component:
-    """All relations joined and all reducers applied."""
-    if space.relations + space.reducers <= _MOST_ENUMERATED:
+    """All relations joined, with all attachments."""
+    if space.relations + space.attachments <= _MOST_ENUMERATED:
         found = _enumerated(space)
         if found is not None:
             return found
@@ -30,10 +30,9 @@ def _enumerated(space: JoinSpace) -> Component | None:
     Estimates of a set are made once, for its cheapest split: what the other splits would put out is the same.
     """
     best = {1 << index: space.leaf(index) for index in range(space.relations)}
-    neighbours = [best[1 << index].neighbours for index in range(space.relations)]
-    only_relations = (1 << space.relations) - 1
+    links = space.links()
     for parts in range(1, space.everything + 1):
-        if parts in best or not _is_connected(parts & only_relations, neighbours):
+        if parts in best or not _is_connected(parts, links):
             continue
         made = _cheapest(space, parts, best)
         if made is not None:
@@ -45,13 +44,13 @@ def _cheapest(space: JoinSpace, parts: int, best: dict[int, Component]) -> Compo
     pair = min(_splits(parts, best), key=lambda split: split[0].cost + split[1].cost, default=None)
     lowest = None if pair is None else pair[0].cost + pair[1].cost
     made = None
-    for index in range(space.reducers):
-        source = best.get(parts & ~(1 << (space.relations + index)))
+    for index in range(space.attachments):
+        source = best.get(parts & ~space.attachment_bit(index))
         if source is None or source.parts == parts or (lowest is not None and source.cost >= lowest):
             continue
-        reduced = space.reduced(source, index)
-        if reduced is not None:
-            made, lowest = reduced, source.cost
+        attached = space.attached(source, index)
+        if attached is not None:
+            made, lowest = attached, source.cost
     return space.joined(*pair) if made is None and pair is not None else made
 
 
@@ -67,23 +66,23 @@ def _splits(parts: int, best: dict[int, Component]) -> Iterator[tuple[Component,
             yield left, right
 
 
-def _is_connected(relations: int, neighbours: list[int]) -> bool:
-    reached = relations & -relations
+def _is_connected(parts: int, links: list[int]) -> bool:
+    reached = parts & -parts
     frontier = reached
     while frontier:
         beyond = 0
         while frontier:
-            beyond |= neighbours[(frontier & -frontier).bit_length() - 1]
+            beyond |= links[(frontier & -frontier).bit_length() - 1]
             frontier &= frontier - 1
-        frontier = beyond & relations & ~reached
+        frontier = beyond & parts & ~reached
         reached |= frontier
-    return bool(relations) and reached == relations
+    return reached == parts
 
 
 def _greedy(space: JoinSpace) -> Component:
     """Take the step with the smallest output until all is done; each step is estimated once."""
     components = [space.leaf(index) for index in range(space.relations)]
-    pending = set(range(space.reducers))
+    pending = set(range(space.attachments))
     steps: list[Component] = []
     for position, component in enumerate(components):
         steps += _steps(space, component, components[:position], pending)
@@ -92,7 +91,7 @@ def _greedy(space: JoinSpace) -> Component:
             steps = _products(space, components)
         taken = min(steps, key=lambda step: (step.rows, step.parts))
         components = [component for component in components if not component.parts & taken.parts]
-        pending = {index for index in pending if not taken.parts >> (space.relations + index) & 1}
+        pending = {index for index in pending if not taken.parts & space.attachment_bit(index)}
         unused = sum(component.parts for component in components)
         steps = [step for step in steps if _is_possible(step, unused, space, pending)]
         steps += _steps(space, taken, components, pending)
@@ -101,10 +100,10 @@ def _greedy(space: JoinSpace) -> Component:
 
 
 def _steps(space: JoinSpace, component: Component, others: list[Component], pending: set[int]) -> list[Component]:
-    """What joins of `component` with others over keys, and reductions of it, would make."""
+    """What joins of `component` with others over keys, and attachments to it, would make."""
     made = [space.joined(other, component) for other in others if other.neighbours & component.parts]
-    reduced = (space.reduced(component, index) for index in sorted(pending))
-    return made + [step for step in reduced if step is not None]
+    attached = (space.attached(component, index) for index in sorted(pending))
+    return made + [step for step in attached if step is not None]
 
 
 def _products(space: JoinSpace, components: list[Component]) -> list[Component]:
@@ -113,6 +112,6 @@ def _products(space: JoinSpace, components: list[Component]) -> list[Component]:
 
 
 def _is_possible(step: Component, unused: int, space: JoinSpace, pending: set[int]) -> bool:
-    """Whether a step is still about whole components that exist and reducers that are pending."""
-    allowed = unused | sum(1 << (space.relations + index) for index in pending)
+    """Whether a step is still about whole components that exist and attachments that are pending."""
+    allowed = unused | sum(space.attachment_bit(index) for index in pending)
     return not step.parts & ~allowed

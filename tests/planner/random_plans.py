@@ -109,7 +109,7 @@ def random_project(chance: random.Random, plan: LogicalPlan, width: int | None =
     for _ in range(width or chance.randint(1, len(plan.schema) + 1)):
         field = random_field(chance, plan.schema)
         expressions.append(field if plain else Call("add", (field, Literal(1, INTEGER)), INTEGER))
-    return Project(plan, tuple(expressions), tuple(Field(f"p{i}", INTEGER, True) for i in range(len(expressions))))
+    return Project(plan, tuple(expressions), tuple(Field(f"p{i}", e.type, True) for i, e in enumerate(expressions)))
 
 
 def random_aggregate(chance: random.Random, plan: LogicalPlan) -> Aggregate:
@@ -126,7 +126,8 @@ def random_aggregate(chance: random.Random, plan: LogicalPlan) -> Aggregate:
 
 
 def random_field(chance: random.Random, schema: Schema) -> FieldReference:
-    return FieldReference(chance.randrange(len(schema)), INTEGER)
+    index = chance.randrange(len(schema))
+    return FieldReference(index, schema[index].type)
 
 
 def random_predicate(chance: random.Random, schema: Schema) -> Expression:

@@ -113,12 +113,31 @@ def test_predicates_of_several_relations_join_the_residual_of_the_lowest_join() 
     assert top.left.residual is not None
 
 
-def test_outer_joins_stay_and_their_sides_are_ordered() -> None:
-    side = joined(joined(read("facts", 2), dimension(2), 0), dimension(50), 1)
-    outer = Join(side, read("d10", 2), JoinKind.LEFT, (0,), (0,), (False,))
-    top = reorder(Query(outer), Estimator(Star())).root
+def test_a_left_join_may_come_last() -> None:
+    padded = Join(read("facts", 2), read("d10", 2), JoinKind.LEFT, (0,), (0,), (False,))
+    top = ordered(joined(padded, dimension(50), 1))
     assert isinstance(top, Join)
     assert top.kind is JoinKind.LEFT
+    assert tables_from_the_top(top) == ["d10", "d50", "facts"]
+
+
+def test_a_condition_on_padded_fields_waits_for_them() -> None:
+    padded = Join(read("facts", 2), read("d10", 2), JoinKind.RIGHT, (0,), (0,), (False,))
+    top = ordered(Filter(joined(padded, dimension(50), 1, 0), Call("is_null", (field(0),), pa.bool_())))
+    (tested,) = (plan.input for plan in _chain(top) if isinstance(plan, Filter))
+    assert isinstance(tested, Join)
+    assert tested.kind is JoinKind.LEFT
+
+
+def _chain(plan: LogicalPlan) -> list[LogicalPlan]:
+    return [plan, *(below for part in inputs_of(plan)[:1] for below in _chain(part))]
+
+
+def test_full_joins_stay_and_their_sides_are_ordered() -> None:
+    side = joined(joined(read("facts", 2), dimension(2), 0), dimension(50), 1)
+    top = ordered(Join(side, read("d10", 2), JoinKind.FULL, (0,), (0,), (False,)))
+    assert isinstance(top, Join)
+    assert top.kind is JoinKind.FULL
     assert tables_from_the_top(top.left) == ["d2", "d50", "facts"]
 
 
