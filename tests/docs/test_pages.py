@@ -54,7 +54,7 @@ def workplace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def outcome(line: str) -> str:
-    """What the command says, and its exit code if that is not 0. `pystachio-node` runs in here, where it starts sooner."""
+    """What the command says, and its exit code if that is not 0. `pystachio-node` runs in this process."""
     words = shlex.split(line)
     given: str | None = None
     if "|" in words:
