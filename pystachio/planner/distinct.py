@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import pyarrow as pa
 
@@ -18,23 +19,53 @@ _LENGTH_BYTES = 4
 _PLAIN = 1.02
 """A chunk that takes this multiple of its plain size has fallen back from its dictionary."""
 
+_SORTED = 1.5
 _UNIQUE = 0.98
 _UNIQUE_DOMAIN = 8
 """Where nearly all values of a chunk differ, it tells only that the domain is some times larger."""
 
 
-def distinct_from_chunks(chunks: Sequence[tuple[ColumnChunk, int]], type_: pa.DataType) -> float | None:
-    """Distinct non-NULL values of a column given as its chunks and their rows; None when the footer does not tell."""
-    known = [(chunk, rows) for chunk, rows in chunks if rows and chunk.statistics.nulls != rows]
-    if not known:
-        return 0.0 if all(chunk.statistics.nulls == rows for chunk, rows in chunks) else None
+@dataclass(frozen=True, slots=True)
+class CountedRun:
+    """`distinct` non-NULL values were counted in `rows` adjacent rows: for columns whose footers do not tell."""
+
+    distinct: int
+    rows: int
+
+
+def distinct_from_chunks(
+    chunks: Sequence[tuple[ColumnChunk, int]], type_: pa.DataType, run: CountedRun | None = None
+) -> float | None:
+    """Distinct non-NULL values of a column given as its chunks and their rows.
+
+    Chunks without a dictionary are taken to be like `run`, or else like those with one; None when there is neither.
+    """
+    filled = [(chunk, rows) for chunk, rows in chunks if chunk.has_values]
+    if not filled:
+        return 0.0
+    rows = float(sum(n for _, n in filled))
+    span = value_span([chunk for chunk, _ in filled])
+    most = rows if span is None else min(rows, float(span))
     if pa.types.is_boolean(type_):
-        return min(2.0, *_limits(known, type_))
-    domains = [_chunk_domain(chunk, rows, type_) for chunk, rows in known]
-    if any(domain is None for domain in domains):
+        return min(2.0, most)
+    shared = overlap([chunk for chunk, _ in filled])
+    domains = [(_chunk_domain(chunk, n, type_) or _domain_like(run, n, shared), n) for chunk, n in filled]
+    known = [(domain, n) for domain, n in domains if domain is not None]
+    covered = sum(n for _, n in known)
+    if covered * 2 < rows:
         return None
-    total = sum(domain for domain in domains if domain is not None) / overlap([chunk for chunk, _ in known])
-    return min(total, *_limits(known, type_))
+    return min(most, sum(domain for domain, _ in known) * (rows / covered) / shared)
+
+
+def _domain_like(run: CountedRun | None, rows: int, shared: float) -> float | None:
+    """The domain of a chunk that is like the run. In a sorted column it grows with the rows."""
+    if run is None or not run.rows:
+        return None
+    if run.distinct >= _UNIQUE * run.rows:
+        return float(_UNIQUE_DOMAIN * rows)
+    if shared < _SORTED:
+        return run.distinct * rows / run.rows
+    return _domain(float(run.distinct), run.rows)
 
 
 def overlap(chunks: Sequence[ColumnChunk]) -> float:
@@ -53,12 +84,6 @@ def value_span(chunks: Sequence[ColumnChunk]) -> int | None:
     if not chunks or not all(isinstance(chunk.statistics.low, int) for chunk in chunks):
         return None
     return int(max(c.statistics.high for c in chunks) - min(c.statistics.low for c in chunks)) + 1
-
-
-def _limits(known: Sequence[tuple[ColumnChunk, int]], type_: pa.DataType) -> list[float]:
-    rows = float(sum(rows for _, rows in known))
-    span = value_span([chunk for chunk, _ in known])
-    return [rows, rows if span is None else float(span)]
 
 
 def _chunk_domain(chunk: ColumnChunk, rows: int, type_: pa.DataType) -> float | None:

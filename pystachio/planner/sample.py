@@ -6,14 +6,17 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
+import pyarrow as pa
 import torch
 
 from pystachio.io_scheduler.client import HostBuffer
 from pystachio.io_scheduler.request import Extent
+from pystachio.operators.arrow import column_to_arrow
 from pystachio.operators.column import Column
 from pystachio.operators.kernels.selection import all_null, concat, take
 from pystachio.operators.parquet_decode import FetchedExtents, RowGroupDecoder
 from pystachio.operators.table import ParquetFile, Table
+from pystachio.planner.distinct import CountedRun
 
 T = TypeVar("T")
 
@@ -24,6 +27,8 @@ SAMPLE_ROWS = 20_000
 _MOST_RUNS = 8
 _MOST_RUNS_OF_SMALL_TABLES = 64
 _DECODED_ROWS_OF_FEW_RUNS = 1 << 19
+_COUNTED_ROWS = 1 << 16
+_COUNTED_STRINGS = 1 << 13
 _DECODED_ROWS = 1 << 17
 """Rows decoded for one column, over all runs; more where few row groups must show how values change over the table."""
 
@@ -59,6 +64,20 @@ def read_column(table: Table, column: int, runs: Sequence[SampledRun], fetch: Fe
     """The sampled rows of one column; DataError when its bytes are corrupt."""
     parts = list(_parts(table, column, runs, fetch))
     return concat(parts) if parts else all_null(table.schema[column].type, 0, torch.device("cpu"))
+
+
+def count_run(table: Table, column: int, fetch: Fetch) -> CountedRun | None:
+    """Distinct values at the beginning of a row group in the middle; None when the table is empty."""
+    groups = [(file, group) for file in table.files for group, n in enumerate(file.row_group_rows) if n]
+    if not groups:
+        return None
+    file, group = groups[len(groups) // 2]
+    type_ = table.schema[column].type
+    text = pa.types.is_string(type_) or pa.types.is_binary(type_)
+    rows = min(file.row_group_rows[group], _COUNTED_STRINGS if text else _COUNTED_ROWS)
+    (part,) = _parts(table, column, [SampledRun(file, (group,), rows, rows)], fetch)
+    values = column_to_arrow(part).drop_null()
+    return CountedRun(len(values.unique()), len(values))
 
 
 def _spread(items: Sequence[T], most: int) -> list[T]:

@@ -19,8 +19,8 @@ from pystachio.operators.evaluate import select
 from pystachio.operators.expressions import Expression, ScalarSubquery, walk
 from pystachio.operators.table import ColumnChunk, FileVersion, Table
 from pystachio.planner.cardinality import ColumnFacts
-from pystachio.planner.distinct import distinct_from_chunks
-from pystachio.planner.sample import SAMPLE_ROWS, Fetch, SampledRun, choose_runs, read_column
+from pystachio.planner.distinct import CountedRun, distinct_from_chunks
+from pystachio.planner.sample import SAMPLE_ROWS, Fetch, SampledRun, choose_runs, count_run, read_column
 
 _SAMPLE_CACHE_BYTES = 64 << 20
 _TABLES = 256
@@ -77,8 +77,19 @@ class StatisticsCache:
             if len(self._columns) > _TABLES:
                 self._columns.popitem(last=False)
         if column not in known:
-            known[column] = column_statistics(table, column)
+            known[column] = self._column_statistics(table, column)
         return known[column]
+
+    def _column_statistics(self, table: Table, column: int) -> ColumnStatistics:
+        """From the footer; where that says nothing of distinct values, some are counted."""
+        found = column_statistics(table, column)
+        if found.distinct is not None:
+            return found
+        try:
+            run = count_run(table, column, self._fetch)
+        except PystachioError:  # a scan will tell, if one ever reads it
+            return found
+        return column_statistics(table, column, run)
 
     def sample(self, table: Table, columns: Sequence[int]) -> Batch:
         """The same at most 20,000 rows at every call: `columns` are positions in the table's schema."""
@@ -155,8 +166,8 @@ class TableFacts:
         return max(matching, _NO_MATCH) / sample.length
 
 
-def column_statistics(table: Table, column: int) -> ColumnStatistics:
-    """From the column's chunks in all files."""
+def column_statistics(table: Table, column: int, run: CountedRun | None = None) -> ColumnStatistics:
+    """From the column's chunks in all files, and from counted rows where there are some."""
     name = table.schema[column].name
     chunks: list[tuple[ColumnChunk, int]] = []
     for file in table.files:
@@ -168,6 +179,6 @@ def column_statistics(table: Table, column: int) -> ColumnStatistics:
         low=min(chunk.statistics.low for chunk in valued) if ranged else None,
         high=max(chunk.statistics.high for chunk in valued) if ranged else None,
         nulls=None if None in nulls else sum(count for count in nulls if count is not None),
-        distinct=distinct_from_chunks(chunks, table.schema[column].type),
+        distinct=distinct_from_chunks(chunks, table.schema[column].type, run),
         average_bytes=sum(chunk.decoded for chunk, _ in chunks) / max(1, table.rows),
     )

@@ -103,6 +103,13 @@ def test_rows_ranges_and_nulls(cache: StatisticsCache, table: Table) -> None:
     assert 7.5 < identity.average_bytes < 12
 
 
+@pytest.fixture(scope="module")
+def plain_table(tmp_path_factory: pytest.TempPathFactory) -> Table:
+    path = tmp_path_factory.mktemp("plain") / "t.parquet"
+    return open_(write(data(), path, row_group_size=5000, use_dictionary=False))
+
+
+@pytest.mark.parametrize("encoding", ["table", "plain_table"])
 @pytest.mark.parametrize(
     ("name", "low", "high"),
     [
