@@ -121,7 +121,11 @@ def plain_table(tmp_path_factory: pytest.TempPathFactory) -> Table:
         ("note", ROWS / 2, ROWS),
     ],
 )
-def test_distinct_values_from_sizes(cache: StatisticsCache, table: Table, name: str, low: float, high: float) -> None:
+def test_distinct_values(
+    cache: StatisticsCache, request: pytest.FixtureRequest, encoding: str, name: str, low: float, high: float
+) -> None:
+    """From the sizes of dictionary-encoded chunks, and counted where there are none."""
+    table: Table = request.getfixturevalue(encoding)
     column = [field.name for field in table.schema].index(name)
     distinct = cache.column(table, column).distinct
     assert distinct is not None
