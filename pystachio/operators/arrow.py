@@ -153,7 +153,10 @@ def literal_at(column: Column, row: int) -> Literal:
             return Literal(int(high[row]) * 2**64 + int(low[row]) % 2**64, type_)
         case BytesColumn(type=type_, offsets=offsets, data=data):
             raw = data[int(offsets[row]) : int(offsets[row + 1])].cpu().numpy().tobytes()
-            return Literal(raw.decode() if pa.types.is_string(type_) else raw, type_)
+            try:
+                return Literal(raw.decode() if pa.types.is_string(type_) else raw, type_)
+            except UnicodeDecodeError as error:
+                raise DataError(f"a string is not UTF-8: {raw!r}") from error
         case DictionaryColumn(codes=codes, dictionary=dictionary):
             return literal_at(dictionary.values, int(codes[row]))
 

@@ -9,9 +9,11 @@ from typing import Final
 import pyarrow as pa
 import torch
 
+from pystachio.operators.arrow import literal_at
 from pystachio.operators.column import Bounds, BytesColumn, Column, DictionaryColumn, FixedColumn, WideDecimalColumn
 from pystachio.operators.expressions import Literal
 from pystachio.operators.functions.boolean import Mask
+from pystachio.operators.functions.casts import cast
 from pystachio.operators.functions.comparison import compare
 from pystachio.operators.functions.function import Function, Invocation, Kernel, NullRule, Operand
 from pystachio.operators.functions.operands import (
@@ -38,14 +40,15 @@ from pystachio.operators.kernels.strings import unify
 def choose(
     clauses: Sequence[tuple[Mask, Operand]], otherwise: Operand, type_: pa.DataType, rows: int, device: torch.device
 ) -> Operand:
-    """Per row the operand of the first clause whose mask is true, else `otherwise`; all operands have type `type_`."""
+    """Per row the operand of the first clause whose mask is true, else `otherwise`, as `type_`."""
     useful: list[tuple[torch.Tensor, Operand]] = []
     for mask, operand in clauses:
         if mask is True:
             otherwise = operand
             break
         if isinstance(mask, torch.Tensor):
-            useful.append((mask, operand))
+            useful.append((mask, _as_type(operand, type_)))
+    otherwise = _as_type(otherwise, type_)
     if not useful:
         return otherwise
     operands = [operand for _, operand in useful] + [otherwise]
@@ -67,6 +70,17 @@ def choose(
     if large or any(isinstance(part, WideDecimalColumn) for part in columns):
         return _choose_wide(masks, [column(operand, rows, device) for operand in operands], type_, validity)
     return _choose_fixed(masks, operands, type_, validity, device)
+
+
+def _as_type(operand: Operand, type_: pa.DataType) -> Operand:
+    """Plans cast where they should; decimals of another scale would silently be wrong where one does not."""
+    if operand.type == type_:
+        return operand
+    if not isinstance(operand, Literal):
+        return cast(operand, type_)
+    if operand.value is None:
+        return Literal(None, type_)
+    return literal_at(cast(column(operand, 1, torch.device("cpu")), type_), 0)
 
 
 def _is_null(operand: Operand) -> bool:

@@ -19,7 +19,8 @@ from pystachio.operators.expressions import Literal
 from pystachio.operators.functions import exact
 from pystachio.operators.functions.arithmetic import float_column
 from pystachio.operators.functions.function import Function, Invocation, Kernel, Operand, always, same_as_first
-from pystachio.operators.functions.operands import any_valid, column, floats
+from pystachio.operators.functions.operands import any_valid, boolean_column, column, floats, integers
+from pystachio.operators.functions.types import common_type
 from pystachio.operators.kernels.arithmetic import INT64, round_half_away
 from pystachio.operators.kernels.dates import floor_divide
 from pystachio.operators.kernels.selection import plain
@@ -167,6 +168,21 @@ def _rounded_type(types: Sequence[pa.DataType]) -> pa.DataType:
     return types[0] if pa.types.is_decimal(types[0]) or pa.types.is_floating(types[0]) else pa.float64()
 
 
+def _is_nan(invocation: Invocation) -> Operand:
+    values = floats(_numbers(invocation))
+    assert isinstance(values, torch.Tensor)
+    return boolean_column(values.isnan())
+
+
+def _common_divisor(invocation: Invocation) -> Operand:
+    """gcd(0, 0) is 0; the sign of the arguments does not matter."""
+    left, right = (integers(column(operand, invocation.rows, invocation.device)) for operand in invocation.arguments)
+    assert isinstance(left, torch.Tensor)
+    assert isinstance(right, torch.Tensor)
+    divisor = torch.gcd(left.to(torch.int64), right.to(torch.int64)).abs()
+    return exact.checked(FixedColumn(invocation.type, divisor), invocation.type, invocation.valid)
+
+
 def _log(invocation: Invocation) -> Operand:
     """log(base, value), or the logarithm to base 10 of one argument."""
     *base, value = (
@@ -191,10 +207,13 @@ FUNCTIONS: Final = (
     Function("power", _FLOAT, _of_two_floats(torch.pow)),
     Function("atan2", _FLOAT, _of_two_floats(torch.atan2)),
     Function("log", _FLOAT, _log),
+    Function("isnan", always(pa.bool_()), _is_nan),
+    Function("gcd", common_type, _common_divisor),
     *(
         Function(name, _FLOAT, _of_floats(function))
         for name, function in (
             ("sqrt", torch.sqrt),
+            ("cot", lambda values: 1 / torch.tan(values)),
             ("cbrt", lambda values: torch.sign(values) * torch.pow(values.abs(), 1 / 3)),
             ("exp", torch.exp),
             ("ln", torch.log),
@@ -209,6 +228,9 @@ FUNCTIONS: Final = (
             ("sinh", torch.sinh),
             ("cosh", torch.cosh),
             ("tanh", torch.tanh),
+            ("asinh", torch.asinh),
+            ("acosh", torch.acosh),
+            ("atanh", torch.atanh),
             ("degrees", torch.rad2deg),
             ("radians", torch.deg2rad),
         )

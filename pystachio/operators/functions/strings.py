@@ -10,6 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from pystachio.errors import DataError, InvalidRequest
+from pystachio.operators.arrow import MAXIMUM_STRING_BYTES
 from pystachio.operators.expressions import Literal
 from pystachio.operators.functions.function import (
     Function,
@@ -87,14 +88,16 @@ def _pad(pad: Callable[..., pa.Array]) -> Callable[..., pa.Array]:
 
     def run(values: pa.Array, width: int, fill: str = " ") -> pa.Array:
         width = max(width, 0)
+        _refuse_giants(width * len(values))
         cut = pc.utf8_slice_codeunits(values, 0, width)
         if len(fill) == 1:
             return pad(cut, width, fill)
         if fill == "":
             return cut
-        missing = pc.subtract(width, pc.utf8_length(cut))
-        paddings = pa.array([(fill * (width // len(fill) + 1))[:length] for length in range(width + 1)], values.type)
-        filler = paddings.take(missing)
+        missing = pc.subtract(width, pc.utf8_length(cut)).dictionary_encode()
+        lengths = missing.dictionary.to_pylist()
+        paddings = pa.array([(fill * (length // len(fill) + 1))[:length] for length in lengths], values.type)
+        filler = paddings.take(missing.indices)
         parts = (filler, cut) if pad is pc.utf8_lpad else (cut, filler)
         return pc.binary_join_element_wise(*parts, pa.scalar("", values.type))
 
@@ -102,7 +105,14 @@ def _pad(pad: Callable[..., pa.Array]) -> Callable[..., pa.Array]:
 
 
 def _repeat(values: pa.Array, count: int) -> pa.Array:
+    _refuse_giants(count * (pc.sum(pc.binary_length(values)).as_py() or 0))
     return pc.binary_repeat(values, max(count, 0))
+
+
+def _refuse_giants(nbytes: int) -> None:
+    """A slip in a length must not take the machine's memory."""
+    if nbytes > MAXIMUM_STRING_BYTES:
+        raise DataError(f"a batch of strings would hold more than {MAXIMUM_STRING_BYTES} bytes: {nbytes}")
 
 
 def _split_part(values: pa.Array, separator: str, position: int) -> pa.Array:

@@ -13,6 +13,7 @@ import numpy as np
 import pyarrow as pa
 import torch
 
+from pystachio.errors import DataError
 from pystachio.operators.arrow import column_from_arrow, literal_at
 from pystachio.operators.column import BytesColumn, Column, FixedColumn
 from pystachio.operators.expressions import Literal
@@ -31,10 +32,13 @@ def on_text(function: TextFunction) -> Kernel:
     def kernel(invocation: Invocation) -> Operand:
         subject, *parameters = invocation.arguments
         array = text_of(column(subject, invocation.rows, invocation.device))
-        if all(isinstance(parameter, Literal) for parameter in parameters):
-            values = [parameter.value for parameter in parameters if isinstance(parameter, Literal)]
-            return from_array(function(array, *values), invocation)
-        return _by_parameters(function, array, parameters, invocation)
+        try:
+            if all(isinstance(parameter, Literal) for parameter in parameters):
+                values = [parameter.value for parameter in parameters if isinstance(parameter, Literal)]
+                return from_array(function(array, *values), invocation)
+            return _by_parameters(function, array, parameters, invocation)
+        except (pa.ArrowException, UnicodeDecodeError) as error:
+            raise DataError(f"a function of strings failed: {error}") from error
 
     return kernel
 

@@ -110,6 +110,10 @@ def test_operators(expression: Call, sql: str) -> None:
         (call("sin", col("g")), "sin(g)"),
         (call("atan2", col("g"), lit(2.0)), "atan2(g, 2)"),
         (call("degrees", col("g")), "degrees(g)"),
+        (call("isnan", col("f")), "isnan(f)"),
+        (call("gcd", col("i"), col("j")), "gcd(i, j)"),
+        (call("cot", col("g")), "cot(g)"),
+        (call("asinh", col("g")), "asinh(g)"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )

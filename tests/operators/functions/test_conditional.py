@@ -63,6 +63,9 @@ def case(*parts: Expression, type_: pa.DataType | None = None) -> IfThen:
         (call("greatest", col("d"), lit(Decimal("1.00"), pa.decimal128(12, 2))), "greatest(d, 1.00)"),
         (call("greatest", col("s"), col("t")), "greatest(s, t)"),
         (call("greatest", lit(1), lit(2)), "greatest(1, 2)"),
+        (call("coalesce", col("d"), col("e"), type_=pa.decimal128(16, 4)), "coalesce(d, e)"),
+        (call("coalesce", col("e"), lit(3), type_=pa.decimal128(16, 4)), "coalesce(e, 3)"),
+        (case(col("b"), col("d"), col("e"), type_=pa.decimal128(16, 4)), "case when b then d else e end"),
         (call("least", col("f"), col("g")), "least(f, g)"),
         (
             case(

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 
-from pystachio.errors import InvalidRequest
-from pystachio.operators.expressions import Call
+from pystachio.errors import DataError, InvalidRequest
+from pystachio.operators.expressions import Call, FieldReference
 from pystachio.operators.functions.registry import lookup
 from tests.operators.functions.oracle import call, cast, check, col, lit, ours, tables
 
@@ -140,3 +140,15 @@ def test_an_unknown_function_is_named_with_its_neighbour() -> None:
 
 def test_strings_of_other_types() -> None:
     check(call("concat", cast(col("i"), pa.string()), col("s")), "concat(i, s)")
+
+
+@pytest.mark.parametrize("function", ["repeat", "lpad"])
+def test_a_slip_in_a_length_is_an_error_and_not_the_end_of_memory(function: str) -> None:
+    with pytest.raises(DataError, match="bytes"):
+        ours(call(function, col("s"), lit(2**31)), tables()["nullable"])
+
+
+def test_bytes_that_are_no_text_are_an_error() -> None:
+    broken = pa.table({"x": pa.Array.from_buffers(pa.string(), 1, pa.array([b"\xff\xfe"]).buffers())})
+    with pytest.raises(DataError):
+        ours(call("upper", FieldReference(0, pa.string())), broken)
