@@ -20,13 +20,13 @@ from pystachio.operators.expressions import (
     Expression,
     FieldReference,
     InList,
-    JoinKind,
     Literal,
     conjunction,
     conjuncts,
     fields_of,
     shift_fields,
 )
+from pystachio.planner.join_cardinality import join_estimate
 from pystachio.planner.logical import (
     Aggregate,
     Filter,
@@ -39,7 +39,7 @@ from pystachio.planner.logical import (
     UnionAll,
     Values,
 )
-from pystachio.planner.profiles import ColumnProfile, Estimate, groups, join_domain, plausible
+from pystachio.planner.profiles import ColumnProfile, Estimate, groups, plausible
 from pystachio.planner.selectivity import selectivity
 
 _UNKNOWN_DISTINCT_SHARE = 0.1
@@ -235,125 +235,6 @@ class Estimator:
             nulls = sum(column.nulls * part.rows for column, part in zip(same, parts, strict=True)) / rows
             profiles.append(ColumnProfile(distinct, max(domain, distinct), number, max(1.0, rows), nulls))
         return Estimate(rows, tuple(profiles))
-
-
-def join_estimate(
-    left: Estimate,
-    right: Estimate,
-    kind: JoinKind,
-    left_keys: Sequence[int],
-    right_keys: Sequence[int],
-    residual: Expression | None = None,
-) -> Estimate:
-    """The output of a join of two estimated inputs."""
-    left_columns = [left.columns[key] for key in left_keys]
-    right_columns = [right.columns[key] for key in right_keys]
-    domain = join_domain(left_columns, right_columns) if left_keys else 1.0
-    share = 1.0 if residual is None else selectivity(residual, left.columns + right.columns)
-    others = excludes_equals(residual, len(left.columns))
-    pairs = matching_pairs(left, right, left_columns, right_columns, domain) * share
-    lonely_left = 1.0 - _matched(left_columns, right_columns, right.rows, domain, share, others)
-    lonely_right = 1.0 - _matched(right_columns, left_columns, left.rows, domain, share, others)
-    match kind:
-        case JoinKind.INNER:
-            rows = pairs
-        case JoinKind.LEFT:
-            rows = pairs + left.rows * lonely_left
-        case JoinKind.RIGHT:
-            rows = pairs + right.rows * lonely_right
-        case JoinKind.FULL:
-            rows = pairs + left.rows * lonely_left + right.rows * lonely_right
-        case JoinKind.SEMI:
-            kept = left.with_rows(left.rows * (1.0 - lonely_left))
-            return _joined_keys(kept, left_keys, right_columns, domain)
-        case JoinKind.ANTI:
-            return left.with_rows(left.rows * lonely_left)
-        case JoinKind.MARK:
-            mark = ColumnProfile(2.0, 2.0, -1, max(2.0, left.rows))
-            return Estimate(left.rows, (*left.columns, mark))
-        case _:
-            assert_never(kind)
-    both = Estimate(plausible(rows), left.with_rows(rows).columns + right.with_rows(rows).columns)
-    if kind is not JoinKind.INNER:
-        return both
-    both = _joined_keys(both, left_keys, right_columns, domain)
-    return _joined_keys(both, [len(left.columns) + key for key in right_keys], left_columns, domain)
-
-
-def matching_pairs(
-    left: Estimate,
-    right: Estimate,
-    left_keys: Sequence[ColumnProfile],
-    right_keys: Sequence[ColumnProfile],
-    domain: float,
-) -> float:
-    """Expected pairs of rows that agree on the keys."""
-    pairs = left.rows * right.rows / domain
-    for a, b in zip(left_keys, right_keys, strict=True):
-        pairs *= (1.0 - a.nulls) * (1.0 - b.nulls) * _overlap(a, b)
-    return pairs
-
-
-def _overlap(left: ColumnProfile, right: ColumnProfile) -> float:
-    """The share of pairs left when the ranges of two key columns only partly overlap.
-
-    A key's values beyond the other side's range match nothing, and neither do the other side's values beyond the key's:
-    only the latter are lost pairs, because the domain counts all values of the key.
-    """
-    if left.bounds is None or right.bounds is None or left.is_key == right.is_key:
-        return 1.0
-    key, other = (left.bounds, right.bounds) if left.is_key else (right.bounds, left.bounds)
-    width = other[1] - other[0] + 1
-    common = min(key[1], other[1]) - max(key[0], other[0]) + 1
-    return max(common, 0) / width
-
-
-def _matched(
-    outer: Sequence[ColumnProfile],
-    inner: Sequence[ColumnProfile],
-    inner_rows: float,
-    domain: float,
-    share: float,
-    others: bool,
-) -> float:
-    """The probability that a row of the outer side has a partner: its key value is present, and one of the rows with
-    that value passes the residual condition of selectivity `share`.
-
-    `others`: the condition asks for a partner that differs. Then a present value is not enough; the number of partners
-    is taken as Poisson distributed.
-    """
-    if not outer:
-        return 1.0 if inner_rows >= 1 else inner_rows
-    valid = math.prod(1.0 - column.nulls for column in outer)
-    if others:
-        return valid * -math.expm1(-share * inner_rows / domain)
-    present_values = max(1e-9, min(groups(inner, inner_rows), domain, inner_rows))
-    present = valid * present_values / domain
-    if share >= 1.0:
-        return min(1.0, present)
-    return min(1.0, present * -math.expm1(max(1.0, inner_rows / present_values) * math.log1p(-share)))
-
-
-def excludes_equals(residual: Expression | None, left_width: int) -> bool:
-    """Whether a join condition wants a field of one side to differ from a field of the other."""
-    for part in conjuncts(residual):
-        match part:
-            case Call(function="not_equal", arguments=(FieldReference(index=a), FieldReference(index=b))):
-                if (a < left_width) != (b < left_width):
-                    return True
-    return False
-
-
-def _joined_keys(joined: Estimate, keys: Sequence[int], partners: Sequence[ColumnProfile], domain: float) -> Estimate:
-    """Key columns after an equality join: only values present on both sides are left."""
-    columns = list(joined.columns)
-    for key, partner in zip(keys, partners, strict=True):
-        profile = columns[key]
-        distinct = min(profile.distinct, partner.distinct, joined.rows)
-        if len(keys) == 1:
-            distinct = min(distinct, profile.distinct * partner.distinct / domain)
-        columns[key] = replace(profile, distinct=max(1.0, distinct), nulls=0.0)
-    return replace(joined, columns=tuple(columns))
 
 
 def _pinned(predicate: Expression) -> float:
