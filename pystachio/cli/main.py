@@ -45,6 +45,7 @@ def root(
 
 def main() -> NoReturn:
     """The console script."""
+    process.leave_out("pandas")
     try:
         app()
     except SystemExit as end:

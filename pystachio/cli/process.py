@@ -32,6 +32,14 @@ def without_garbage_collection() -> Iterator[None]:
         gc.enable()
 
 
+def leave_out(module: str) -> None:
+    """Let imports of a module that no command needs fail, as if it were not installed.
+
+    pyarrow imports pandas with the first array it makes, if it is there: half of the start of a short query.
+    """
+    sys.modules[module] = None  # type: ignore[assignment]
+
+
 def end_now(code: int) -> NoReturn:
     """End the process after its last words. Taking torch apart first, module by module, would take 0.4 s."""
     for stream in (sys.stdout, sys.stderr):
