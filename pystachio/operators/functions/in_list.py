@@ -7,6 +7,7 @@ from fractions import Fraction
 
 import pyarrow as pa
 import pyarrow.compute as pc
+import torch
 
 from pystachio.operators.arrow import column_from_arrow
 from pystachio.operators.column import FixedColumn
@@ -14,7 +15,7 @@ from pystachio.operators.expressions import Literal
 from pystachio.operators.functions.boolean import Mask, both, either, from_masks
 from pystachio.operators.functions.comparison import compare, text_array
 from pystachio.operators.functions.function import Operand
-from pystachio.operators.functions.operands import INTEGER_DTYPES, is_text, validity_of
+from pystachio.operators.functions.operands import INTEGER_DTYPES, boolean_column, is_text, validity_of
 from pystachio.operators.functions.units import ratio
 from pystachio.operators.kernels.bounds import cheap_bounds
 from pystachio.operators.kernels.membership import is_member
@@ -39,6 +40,8 @@ def in_list(operand: Operand, options: Sequence[Operand]) -> Operand:
             null = either(null, False if there is None else ~there)
     if present is not None:
         true, null = both(true, present), either(null, ~present if options else False)
+    if null is False and isinstance(true, torch.Tensor):
+        return boolean_column(true)
     return from_masks(true, both(_not(true), _not(null)))
 
 
