@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Annotated, NoReturn
 
 import typer
@@ -45,7 +46,7 @@ def root(
 
 def main() -> NoReturn:
     """The console script."""
-    process.leave_out("pandas")
+    sys.meta_path.insert(0, process.Absent("pandas"))
     try:
         app()
     except SystemExit as end:

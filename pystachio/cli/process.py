@@ -7,9 +7,11 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from types import FrameType
+from importlib.abc import MetaPathFinder
+from importlib.machinery import ModuleSpec
+from types import FrameType, ModuleType
 from typing import NoReturn
 
 from pystachio.cli.failure import ExitCode
@@ -32,12 +34,19 @@ def without_garbage_collection() -> Iterator[None]:
         gc.enable()
 
 
-def leave_out(module: str) -> None:
-    """Let imports of a module that no command needs fail, as if it were not installed.
+class Absent(MetaPathFinder):
+    """Lets the import of a module that no command needs fail, as if it were not installed.
 
-    pyarrow imports pandas with the first array it makes, if it is there: half of the start of a short query.
+    pyarrow imports pandas with the first array it makes, if it is there: a third of the start of a short query.
     """
-    sys.modules[module] = None  # type: ignore[assignment]
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def find_spec(self, name: str, path: Sequence[str] | None, target: ModuleType | None = None) -> ModuleSpec | None:
+        if name == self._name:
+            raise ModuleNotFoundError(f"left out of this process: {name}", name=name)
+        return None
 
 
 def end_now(code: int) -> NoReturn:
