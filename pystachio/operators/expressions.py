@@ -24,7 +24,7 @@ class FieldReference:
 @dataclass(frozen=True, slots=True)
 class Literal:
     """A constant. `value` is None for NULL, else: bool, int, float, str, bytes; a decimal is its scaled int; dates,
-    times, timestamps and durations are ints in the type's unit; a month_day_nano interval is a (months, days, nanos) tuple."""
+    times, timestamps and durations are ints in the type's unit; a month_day_nano interval is (months, days, nanos)."""
 
     value: Any
     type: pa.DataType
@@ -133,25 +133,28 @@ def walk(expression: Expression) -> Iterator[Expression]:
 
 
 def transform(expression: Expression, change: Callable[[Expression], Expression]) -> Expression:
-    """Rebuild bottom-up: `change` sees each node after its children were rebuilt."""
+    """Rebuild bottom-up: `change` sees each node after its children. Unchanged parts stay the same objects."""
+    before = children(expression)
+    after = tuple(transform(child, change) for child in before)
+    if any(new is not old for new, old in zip(after, before, strict=True)):
+        expression = with_children(expression, after)
+    return change(expression)
+
+
+def with_children(expression: Expression, operands: tuple[Expression, ...]) -> Expression:
+    """The same node over other operands, given in the order of `children`."""
     match expression:
         case FieldReference() | Literal() | ScalarSubquery():
-            return change(expression)
-        case Call(arguments=arguments):
-            return change(replace(expression, arguments=tuple(transform(a, change) for a in arguments)))
-        case Cast(operand=operand):
-            return change(replace(expression, operand=transform(operand, change)))
-        case IfThen(clauses=clauses, otherwise=otherwise):
-            rebuilt = tuple((transform(c, change), transform(v, change)) for c, v in clauses)
-            return change(replace(expression, clauses=rebuilt, otherwise=transform(otherwise, change)))
-        case InList(operand=operand, options=options):
-            return change(
-                replace(
-                    expression,
-                    operand=transform(operand, change),
-                    options=tuple(transform(o, change) for o in options),
-                )
-            )
+            return expression
+        case Call():
+            return replace(expression, arguments=operands)
+        case Cast():
+            return replace(expression, operand=operands[0])
+        case IfThen():
+            clauses = tuple(zip(operands[:-1:2], operands[1:-1:2], strict=True))
+            return replace(expression, clauses=clauses, otherwise=operands[-1])
+        case InList():
+            return replace(expression, operand=operands[0], options=operands[1:])
 
 
 def fields_of(expression: Expression) -> frozenset[int]:

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from pystachio.operators.batch import Batch, Schema
+from pystachio.operators.column import Column
 from pystachio.operators.evaluate import bind_scalars, evaluate
 from pystachio.operators.expressions import Expression
 from pystachio.operators.operator import Operator
@@ -40,7 +41,7 @@ class ProjectTransform:
 
     def process(self, batch: Batch) -> Iterator[Batch]:
         computed: dict[Expression, int] = {}
-        columns = []
+        columns: list[Column] = []
         for expression in self.expressions:
             if expression in computed:
                 columns.append(columns[computed[expression]])

@@ -122,9 +122,9 @@ LogicalPlan = Read | Values | Filter | Project | Join | Aggregate | Sort | Limit
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """A whole plan: `root`, and the scalar sub-plans (one column, at most one row) that its expressions refer to by index.
+    """A whole plan: `root`, and the scalar sub-plans that its expressions refer to by index.
 
-    A scalar sub-plan may refer to those with a smaller index.
+    A scalar sub-plan has one column and at most one row, and may refer to those with a smaller index.
     """
 
     root: LogicalPlan
