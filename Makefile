@@ -1,4 +1,4 @@
-# One virtual environment in .venv serves every target; it is made on first use and again when pyproject.toml changes.
+# One virtual environment in .venv serves every target; it is made on first use and again when pyproject.toml or C code changes.
 PYTHON ?= $(shell command -v python3.11 || command -v python3.12 || command -v python3 || echo python3)
 VENV ?= .venv
 BIN := $(VENV)/bin
@@ -38,7 +38,7 @@ wheel: $(STAMP)
 clean:
 	rm -rf $(VENV) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache
 
-$(STAMP): pyproject.toml
+$(STAMP): pyproject.toml $(wildcard pystachio/operators/kernels/native/*.[ch])
 	@command -v $(PYTHON) >/dev/null 2>&1 || \
 	    { echo "Python is missing. On Debian: sudo apt install python3 python3-venv. Or name one: make PYTHON=/path/to/python3.11"; exit 1; }
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \

@@ -35,7 +35,7 @@ def test_the_console_script_exists() -> None:
 
 def test_every_file_of_the_package_is_code_or_declared_data() -> None:
     patterns = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]["package-data"]["pystachio"]
-    suffixes = {Path(pattern).suffix or Path(pattern).name for pattern in patterns} | {".py"}
+    suffixes = {Path(pattern).suffix or Path(pattern).name for pattern in patterns} | {".py", ".so"}
     files = (path for path in (ROOT / "pystachio").rglob("*") if path.is_file() and "__pycache__" not in path.parts)
     assert [str(path) for path in files if (path.suffix or path.name) not in suffixes] == []
 

@@ -48,6 +48,7 @@ def examine() -> Iterator[Finding]:
 
     settings = load().settings
     yield from _software()
+    yield _decoder()
     yield from _processor(settings)
     yield from _memory(settings)
     yield _spill_folder(settings)
@@ -77,6 +78,16 @@ def _software() -> Iterator[Finding]:
             else "a GPU needs a CUDA build of torch"
         )
         yield Finding("device", "cpu", advice)
+
+
+def _decoder() -> Finding:
+    from pystachio.operators.kernels import native
+
+    problem = native.load().problem
+    if not problem:
+        return Finding("Parquet", "decoded by the compiled library; by pyarrow what it does not handle")
+    advice = "scans take twice the CPU time: install gcc, then pip install --force-reinstall --no-deps pystachio-engine"
+    return Finding("Parquet", f"decoded by pyarrow; no compiled library: {problem}", advice)
 
 
 def _processor(settings: Settings) -> Iterator[Finding]:

@@ -21,12 +21,14 @@ _CODED = (2, 8)
 class ChunkDescription:
     """One column chunk in the footer's own words: the numbers are numbers, but need not make sense.
 
-    `coded`: whether all its data pages hold dictionary codes (None: not said). `text_bytes`: bytes of all its strings.
+    `codec` is Parquet's number of the compression. `coded`: whether all its data pages hold dictionary codes (None: not
+    said). `text_bytes`: bytes of all its strings.
     `low` and `high` are in Parquet's plain encoding; `legacy_low` and `legacy_high` are the deprecated ones, which
     only make sense for types with the order of signed numbers.
     """
 
     physical_type: str
+    codec: int
     data_offset: int
     dictionary_offset: int | None
     length: int
@@ -63,6 +65,7 @@ def _description(path: str, chunk: Struct, ordered: bool) -> ChunkDescription:
     sizes: Struct = described.get(16) or {}
     return ChunkDescription(
         physical_type=PHYSICAL_TYPES[_number(described[1])],
+        codec=_number(described[4]),
         data_offset=_number(described[9]),
         dictionary_offset=_optional_number(described.get(11)),
         length=_number(described[7]),

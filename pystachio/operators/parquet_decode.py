@@ -1,9 +1,14 @@
-"""From fetched column chunks to columns: pyarrow decodes, straight out of the transfer's buffers."""
+"""From fetched column chunks to columns, straight out of the transfer's buffers.
+
+The compiled library decodes what it handles, pyarrow the rest.
+"""
 
 from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Collection, Hashable, Sequence
+from functools import cached_property
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -11,9 +16,11 @@ import pyarrow.parquet as pq
 from pystachio.errors import DataError, PystachioError, ResourceExhausted
 from pystachio.operators.arrow import column_from_arrow
 from pystachio.operators.column import Bounds, Column, FixedColumn, normalise_type
+from pystachio.operators.kernels import native
 from pystachio.operators.kernels.selection import concat
 from pystachio.operators.narrowing import narrow, small_decimals
 from pystachio.operators.parquet_dictionary import SharedDictionary
+from pystachio.operators.parquet_native import NativeDecoder, NotHandled
 from pystachio.operators.table import ParquetFile
 
 _SHORT = ("INT32", "INT64")
@@ -41,14 +48,22 @@ class FetchedExtents:
         """The same bytes with a position of its own, for another thread."""
         return FetchedExtents(self._path, self._size, self._extents)
 
+    def view(self, offset: int, length: int) -> memoryview:
+        """Bytes at a place in the file."""
+        return self._slice(offset, offset + length)
+
     def read(self, length: int = -1) -> memoryview:
         start = self._position
         end = self._size if length < 0 else min(start + length, self._size)
+        view = self._slice(start, end)
+        self._position = end
+        return view
+
+    def _slice(self, start: int, end: int) -> memoryview:
         index = bisect_right(self._offsets, start) - 1
         if index >= 0:
             offset, view = self._extents[index]
             if end <= offset + len(view):
-                self._position = end
                 return view[start - offset : end - offset]
         raise DataError(f"the Parquet footer leads outside its column chunks: {self._path}: bytes {start} to {end}")
 
@@ -75,26 +90,27 @@ class FetchedExtents:
 class RowGroupDecoder:
     """Decodes columns of some row groups of one file, one column per call; for one thread at a time.
 
-    `coded`: the string columns to read as dictionary codes. What comes back refers to none of the fetched buffers.
+    `coded`: the string columns to read as dictionary codes. `compiled` False: do without the compiled library.
+    What comes back refers to none of the fetched buffers. `through_pyarrow` counts the columns that pyarrow decoded.
     """
 
     def __init__(
-        self, file: ParquetFile, groups: Sequence[int], source: FetchedExtents, coded: Collection[int] = ()
+        self,
+        file: ParquetFile,
+        groups: Sequence[int],
+        source: FetchedExtents,
+        coded: Collection[int] = (),
+        *,
+        compiled: bool = True,
     ) -> None:
         self._file = file
         self._groups = list(groups)
         self._rows = sum(file.row_group_rows[group] for group in groups)
-        paths = [file.metadata.schema.column(file.fields[column].leaf).path for column in coded]
-        try:
-            self._reader = pq.ParquetFile(
-                pa.PythonFile(source, mode="r"),
-                metadata=file.metadata,
-                read_dictionary=paths,
-                pre_buffer=False,
-                page_checksum_verification=True,
-            ).reader
-        except (pa.ArrowException, OSError, ValueError) as error:
-            raise DataError(f"cannot open the Parquet file: {file.path}: {error}") from error
+        self._source = source
+        self._coded = coded
+        library = native.library() if compiled else None
+        self._native = None if library is None else NativeDecoder(library, file, self._groups, source)
+        self.through_pyarrow = 0
 
     def decode(
         self,
@@ -109,7 +125,14 @@ class RowGroupDecoder:
         `bounds`: the range of the whole table's column, for which integers are narrowed. DataError names the place
         when the bytes are not what the footer says.
         """
-        chunks = self._read(column, self._rows if first_rows is None else min(first_rows, self._rows))
+        rows = self._rows if first_rows is None else min(first_rows, self._rows)
+        if self._native is not None:
+            try:
+                return self._native.decode(column, dictionary, bounds, rows)
+            except NotHandled:
+                pass
+        self.through_pyarrow += 1
+        chunks = self._read(column, rows)
         try:
             parts = [
                 self._convert(column, chunk, dictionary, bounds, part if first_rows is None else None)
@@ -120,6 +143,21 @@ class RowGroupDecoder:
         except (pa.ArrowException, UnicodeDecodeError, OverflowError) as error:
             raise DataError(f"corrupt column: {self._place(column)}: {error}") from error
         return concat(parts)
+
+    @cached_property
+    def _reader(self) -> Any:
+        """pyarrow's, made when it is first needed."""
+        paths = [self._file.metadata.schema.column(self._file.fields[column].leaf).path for column in self._coded]
+        try:
+            return pq.ParquetFile(
+                pa.PythonFile(self._source, mode="r"),
+                metadata=self._file.metadata,
+                read_dictionary=paths,
+                pre_buffer=False,
+                page_checksum_verification=True,
+            ).reader
+        except (pa.ArrowException, OSError, ValueError) as error:
+            raise DataError(f"cannot open the Parquet file: {self._file.path}: {error}") from error
 
     def _read(self, column: int, rows: int) -> list[pa.Array]:
         try:

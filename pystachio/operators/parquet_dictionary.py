@@ -50,7 +50,7 @@ class SharedDictionary:
         `place` says where the array's dictionary comes from, if it is always the same there: its translation is kept.
         DataError when a code is outside the array's own dictionary (a corrupt file).
         """
-        translated = self._translation(array.dictionary, place)
+        translated = self.translate(array.dictionary, place)
         if translated is None:
             return None
         translation, dictionary = translated
@@ -65,16 +65,21 @@ class SharedDictionary:
             if self._current is not None and len(self._current.derived) > _MOST_DERIVED:
                 self._current = Dictionary(self._current.values)
 
-    def _translation(self, values: pa.Array, place: Hashable) -> tuple[torch.Tensor, Dictionary] | None:
-        """For each of the array's codes the shared one, in the narrowest integer dtype."""
+    def kept(self, place: Hashable, length: int) -> tuple[torch.Tensor, Dictionary] | None:
+        """What `translate` answered for the dictionary of so many values at this place, if that is still known."""
+        with self._lock:
+            return None if self.overflowed else self._kept(place, length)
+
+    def translate(self, values: pa.Array, place: Hashable) -> tuple[torch.Tensor, Dictionary] | None:
+        """For each of the values its shared code, in the narrowest integer dtype; see `encode`."""
         if values.null_count:
             raise DataError("a dictionary page contains NULL")
         with self._lock:
             if self.overflowed:
                 return None
-            kept = self._translations.get(place)
-            if kept is not None and len(kept) == len(values) and self._current is not None:
-                return kept, self._current
+            kept = self._kept(place, len(values))
+            if kept is not None:
+                return kept
             known = _empty(values) if self._current is None else self._current.arrow
             codes = pc.index_in(values, value_set=known)
             if codes.null_count or self._current is None:
@@ -92,6 +97,12 @@ class SharedDictionary:
                 self._translations[place] = translation
                 self._kept_codes += len(translation)
         return translation, dictionary
+
+    def _kept(self, place: Hashable, length: int) -> tuple[torch.Tensor, Dictionary] | None:
+        kept = self._translations.get(place)
+        if kept is None or len(kept) != length or self._current is None:
+            return None
+        return kept, self._current
 
 
 def _empty(values: pa.Array) -> pa.Array:

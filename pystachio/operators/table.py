@@ -60,11 +60,14 @@ class ParquetField:
 class ColumnChunk:
     """The bytes of one column in one row group: `length` bytes from `offset`, `decoded` bytes when decompressed.
 
+    `codec` is Parquet's number of the compression.
+
     `coded`: it has a dictionary, and no page is known to be without codes. `text_bytes`: of all its strings, if known.
     """
 
     offset: int
     length: int
+    codec: int
     decoded: int
     has_dictionary: bool
     coded: bool
@@ -134,7 +137,7 @@ class ParquetFile:
     def _chunk(self, column: int, group: int, raw: ChunkDescription, statistics: ChunkStatistics) -> ColumnChunk:
         rows = self.row_group_rows[group]
         if not rows and not raw.values:  # writers put anything into the offsets of empty chunks
-            return ColumnChunk(FIRST_DATA_BYTE, 0, 0, False, False, None, 0, statistics)
+            return ColumnChunk(FIRST_DATA_BYTE, 0, raw.codec, 0, False, False, None, 0, statistics)
         offset, has_dictionary = raw.data_offset, False
         if raw.dictionary_offset is not None and 0 < raw.dictionary_offset < offset:
             offset, has_dictionary = raw.dictionary_offset, True
@@ -152,7 +155,9 @@ class ParquetFile:
                 f"type {raw.physical_type}, file of {self.size} bytes"
             )
         coded = has_dictionary and raw.coded is not False
-        return ColumnChunk(offset, length, raw.decoded, has_dictionary, coded, raw.text_bytes, raw.values, statistics)
+        return ColumnChunk(
+            offset, length, raw.codec, raw.decoded, has_dictionary, coded, raw.text_bytes, raw.values, statistics
+        )
 
     def place(self, group: int | Sequence[int], column: int | None = None) -> str:
         """Where in the file, for messages."""

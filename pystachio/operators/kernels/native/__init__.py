@@ -1,0 +1,164 @@
+"""The library that decodes Parquet column chunks, compiled from the C files beside this module; see decode.h.
+
+It is optional: where no compiler was at hand at installation, `library()` is None and pyarrow decodes everything.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import sys
+from dataclasses import dataclass
+from enum import IntEnum
+from functools import cache
+from importlib.machinery import EXTENSION_SUFFIXES
+from pathlib import Path
+
+INTERFACE_VERSION = 1
+_NAME = "_decode"
+
+LOWEST = -(2**63)
+HIGHEST = 2**63 - 1
+
+
+class Status(IntEnum):
+    OK = 0
+    NOT_HANDLED = 1
+    CORRUPT = 2
+    TOO_NARROW = 3
+    NO_MEMORY = 4
+
+
+class Conversion(IntEnum):
+    """How stored values become numbers."""
+
+    SIGNED = 0
+    UNSIGNED = 1
+    RAW = 2
+    BOOLEAN = 3
+    DECIMAL = 4
+    CODES = 5
+
+
+class Chunk(ctypes.Structure):
+    """A fetched column chunk; the first `wanted` of its rows are decoded."""
+
+    _fields_ = (
+        ("bytes", ctypes.c_void_p),
+        ("length", ctypes.c_int64),
+        ("rows", ctypes.c_int64),
+        ("wanted", ctypes.c_int64),
+        ("physical_type", ctypes.c_int32),
+        ("type_length", ctypes.c_int32),
+        ("codec", ctypes.c_int32),
+        ("optional", ctypes.c_int32),
+    )
+
+
+class Failure(ctypes.Structure):
+    _fields_ = (("message", ctypes.c_char_p), ("page", ctypes.c_int64))
+
+    def __str__(self) -> str:
+        return f"{(self.message or b'').decode()} (page {self.page})"
+
+
+class Survey(ctypes.Structure):
+    """Sizes from a chunk's page headers."""
+
+    _fields_ = (
+        ("dictionary_values", ctypes.c_int64),
+        ("dictionary_bytes", ctypes.c_int64),
+        ("coded_rows", ctypes.c_int64),
+        ("plain_rows", ctypes.c_int64),
+        ("plain_bytes", ctypes.c_int64),
+        ("failure", Failure),
+    )
+
+
+class Fixed(ctypes.Structure):
+    """Where values of fixed width go."""
+
+    _fields_ = (
+        ("values", ctypes.c_void_p),
+        ("validity", ctypes.c_void_p),
+        ("table", ctypes.c_void_p),
+        ("table_length", ctypes.c_int64),
+        ("row", ctypes.c_int64),
+        ("nulls", ctypes.c_int64),
+        ("low", ctypes.c_int64),
+        ("high", ctypes.c_int64),
+        ("width", ctypes.c_int32),
+        ("conversion", ctypes.c_int32),
+        ("failure", Failure),
+    )
+
+
+class Strings(ctypes.Structure):
+    """Where values of variable length go."""
+
+    _fields_ = (
+        ("offsets", ctypes.c_void_p),
+        ("data", ctypes.c_void_p),
+        ("data_capacity", ctypes.c_int64),
+        ("validity", ctypes.c_void_p),
+        ("row", ctypes.c_int64),
+        ("nulls", ctypes.c_int64),
+        ("codes", ctypes.c_void_p),
+        ("entries", ctypes.c_int64),
+        ("entry_capacity", ctypes.c_int64),
+        ("failure", Failure),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """The library, or why there is none."""
+
+    library: ctypes.CDLL | None
+    problem: str
+
+
+@cache
+def load() -> Loaded:
+    """The library from this folder, loaded once per process."""
+    if sys.byteorder != "little":
+        return Loaded(None, "it is only made for little-endian processors")
+    folder = Path(__file__).parent
+    for suffix in EXTENSION_SUFFIXES:
+        path = folder / f"{_NAME}{suffix}"
+        if path.is_file():
+            return _load(path)
+    return Loaded(None, "it was not built: there was no C compiler at installation")
+
+
+def library() -> ctypes.CDLL | None:
+    return load().library
+
+
+def _load(path: Path) -> Loaded:
+    try:
+        loaded = ctypes.CDLL(str(path))
+        version = loaded.pystachio_interface_version()
+    except (OSError, AttributeError) as error:
+        return Loaded(None, f"it cannot be loaded: {error}")
+    if version != INTERFACE_VERSION:
+        return Loaded(None, "it was built from other sources: install again")
+    _declare(loaded)
+    return Loaded(loaded, "")
+
+
+def _declare(loaded: ctypes.CDLL) -> None:
+    pointer = ctypes.c_void_p
+    for name, out in (
+        ("survey", Survey),
+        ("decode_fixed", Fixed),
+        ("decode_strings", Strings),
+        ("decode_dictionary", Strings),
+    ):
+        function = getattr(loaded, f"pystachio_{name}")
+        function.argtypes = (ctypes.POINTER(Chunk), ctypes.POINTER(out))
+        function.restype = ctypes.c_int32
+    loaded.pystachio_text_offsets.argtypes = (pointer, pointer, ctypes.c_int64, pointer, pointer)
+    loaded.pystachio_text_offsets.restype = ctypes.c_int64
+    gather = loaded.pystachio_text_gather
+    gather.argtypes = (pointer, ctypes.c_int64, pointer, pointer, ctypes.c_int64, pointer, pointer, ctypes.c_int64)
+    gather.restype = None
