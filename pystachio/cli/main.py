@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from typing import Annotated, NoReturn
 
 import typer
@@ -46,7 +45,7 @@ def root(
 
 def main() -> NoReturn:
     """The console script."""
-    sys.meta_path.insert(0, process.Absent("pandas"))
+    process.start_quickly()
     try:
         app()
     except SystemExit as end:
