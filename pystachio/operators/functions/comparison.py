@@ -26,7 +26,7 @@ from pystachio.operators.functions.units import ratio
 from pystachio.operators.kernels import compare as kernels
 from pystachio.operators.kernels import primitives
 from pystachio.operators.kernels.selection import device_of, plain
-from pystachio.operators.kernels.strings import arrow_view, index, translate
+from pystachio.operators.kernels.strings import arrow_view, of_codes, translate
 
 _ARROW: Final[dict[str, Callable[..., pa.Array]]] = {
     "equal": pc.equal,
@@ -96,7 +96,7 @@ def _compare_text(function: str, left: Operand, right: Operand) -> torch.Tensor:
         if left.dictionary is right.dictionary:
             return primitives(left.codes.device).compare(function, left.codes, right.codes)
         if len(left.dictionary) <= len(left):
-            mapped = translate(left.dictionary, right.dictionary).index_select(0, index(left.codes))
+            mapped = of_codes(translate(left.dictionary, right.dictionary), left)
             return primitives(left.codes.device).compare(function, mapped, right.codes)
     result = column_from_arrow(_ARROW[function](text_array(left), text_array(right)))
     assert isinstance(result, FixedColumn)

@@ -44,8 +44,15 @@ def recode(column: DictionaryColumn, target: Dictionary) -> DictionaryColumn:
     """The column on `target`, which must hold every value of its dictionary."""
     if column.dictionary is target:
         return column
-    codes = translate(column.dictionary, target).index_select(0, index(column.codes))
+    codes = of_codes(translate(column.dictionary, target), column)
     return DictionaryColumn(column.type, codes, target, column.validity)
+
+
+def of_codes(per_value: torch.Tensor, column: DictionaryColumn) -> torch.Tensor:
+    """What `per_value` holds at each row's code. Zeros where there are no values: then every row is NULL."""
+    if len(per_value) == 0:
+        return per_value.new_zeros(len(column))
+    return per_value.index_select(0, index(column.codes))
 
 
 def translate(source: Dictionary, target: Dictionary) -> torch.Tensor:
