@@ -1,8 +1,8 @@
 """SQL to Substrait: DataFusion parses, types and decorrelates a statement over a catalog that knows schemas only.
 
 Its optimiser runs without the rules that place predicates: they lose the NULLs of NOT IN (`5 NOT IN (query)` becomes
-a filter inside the query), and `planner.rewrite` does that work for plans from anywhere. The rule for cross joins stays:
-it also takes away USING, which the conversion to Substrait lacks.
+a filter inside the query), and `planner.rewrite` does that work for plans from anywhere. The rule for cross joins
+stays: it also takes away USING, which the conversion to Substrait lacks.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from pystachio.errors import InvalidRequest, PystachioError
 from pystachio.operators.batch import Schema
 from pystachio.planner.sql_errors import from_datafusion
 from pystachio.planner.sql_guard import Admitted, admit
+from pystachio.planner.substrait_types import is_plannable
 
 _T = TypeVar("_T")
 
@@ -150,8 +151,7 @@ def _empty(schema: Schema) -> pa.RecordBatch:
 def _plannable(type_: pa.DataType) -> pa.DataType:
     """The type as the planner is told. Binary stands in for one that Substrait lacks: a use of the column is refused
     when the plan is read, and the other columns stay usable."""
-    strange = pa.types.is_nested(type_) or pa.types.is_null(type_) or pa.types.is_float16(type_)
-    return pa.binary() if strange or isinstance(type_, pa.BaseExtensionType) else type_
+    return type_ if is_plannable(type_) else pa.binary()
 
 
 def _scalar(value: Any) -> pa.Scalar:

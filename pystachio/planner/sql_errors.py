@@ -7,19 +7,25 @@ from collections.abc import Collection
 from typing import Final
 
 from pystachio.errors import InternalError, InvalidRequest, NotFound, PystachioError, SqlSyntaxError, Unsupported
+from pystachio.planner.sql_text import pointed_at
 from pystachio.planner.substrait_tables import nearest
 
 _LONGEST: Final = 300
-_CARET_REACH: Final = 60
+_MOST_NAMES: Final = 10
 
 _SYNTAX: Final = re.compile(r'^SQL error: (?:Parser|Tokenizer)Error\("(?P<text>.*)"\)$', re.DOTALL)
 _PLACE: Final = re.compile(r" at Line: (?P<line>\d+), Column: (?P<column>\d+)")
-_TABLE: Final = re.compile(r"table '(?:datafusion\.)?(?:public\.)?(?P<name>.*?)' not found")
-_COLUMN: Final = re.compile(
-    r"No field named (?P<name>.+?)\.(?: Did you mean|\s*$|\nValid fields are (?P<valid>.*?)\.?$)", re.DOTALL
-)
+_TABLE: Final = re.compile(r"(?<!function )table '(?:datafusion\.)?(?:public\.)?(?P<name>.*?)' not found")
 _VALID: Final = re.compile(r"Valid fields are (?P<valid>.*?)\.?$", re.DOTALL)
 _FUNCTION: Final = re.compile(r"Invalid function '(?P<name>.*?)'\.(?:\s*Did you mean '(?P<near>.*?)'\?)?")
+_UNFIT: Final = re.compile(
+    r"Function '(?P<name>\w+)' failed to match any signature(?:.*?received \w+ \(DataType: (?P<type>\w+))?", re.DOTALL
+)
+_NAMES: Final = {
+    "RecursiveQuery": "WITH RECURSIVE",
+    "Unnest": "UNNEST",
+    "literal: Decimal256": "a number beyond 38 digits",
+}
 _REFUSED: Final = re.compile(r"(?:DDL|DML|Statement) not supported: (?P<name>\w+)")
 _MISSING: Final = re.compile(
     r"This feature is not implemented: (.*)|^NotImplemented\(\"(.*)\"\)$|^Substrait\(\"(.*)\"\)$",
@@ -51,7 +57,10 @@ def from_datafusion(error: BaseException, sql: str, tables: Collection[str]) -> 
         return Unsupported("a statement nested this deep")
     table = _TABLE.search(text)
     if table is not None:
-        return NotFound(f"no table named {table['name']}", hint=nearest(table["name"], list(tables)))
+        return NotFound(f"no table named {table['name']}", hint=nearest_or_all(table["name"], tables, "tables"))
+    table_function = re.search(r"table function '(.*?)' not found", text)
+    if table_function is not None:
+        return NotFound(f"no table function named {table_function[1]}")
     if "No field named" in text:
         return _unknown_column(text)
     function = _FUNCTION.search(text)
@@ -61,6 +70,16 @@ def from_datafusion(error: BaseException, sql: str, tables: Collection[str]) -> 
     refused = _REFUSED.search(text)
     if refused is not None:
         return Unsupported(f"the statement {refused['name']}", hint="only queries can be run: SELECT, WITH, VALUES")
+    if text.startswith("SchemaError(FieldNotFound"):
+        return Unsupported("a subquery correlated with a query further out than the one around it")
+    named = re.search(r"Cannot parse placeholder id as numeric index: (\S+?)\"", text)
+    if named is not None:
+        return Unsupported(f"the named parameter {named[1]}", hint="write $1, $2, ... or ?")
+    unfit = _UNFIT.search(text)
+    if unfit is not None:
+        return InvalidRequest(f"the function {unfit['name']} does not take {unfit['type'] or 'these arguments'}")
+    if "Projections require unique expression names" in text:
+        return InvalidRequest("a column is selected twice", hint="give one of them another name with AS")
     if "join constraint: `using`" in text:
         return Unsupported("USING or NATURAL in an outer join", hint="write the condition with ON")
     missing = _MISSING.search(text)
@@ -81,22 +100,25 @@ def syntax_error(sql: str, text: str) -> SqlSyntaxError:
     return SqlSyntaxError(message, line=line, column=column)
 
 
-def pointed_at(sql: str, line: int, column: int) -> str:
-    """The source line, or the part around the column, and below it a caret."""
-    lines = sql.split("\n")
-    source = lines[line - 1].replace("\t", " ").rstrip("\r") if 0 < line <= len(lines) else ""
-    start = max(0, column - 1 - _CARET_REACH)
-    return f"  {source[start : column - 1 + _CARET_REACH]}\n  {' ' * (column - 1 - start)}^"
-
-
 def _unknown_column(text: str) -> NotFound:
     column = re.search(r"No field named (.+?)\.(?:\s|$)", text)
-    name = column[1] if column is not None else "?"
+    name = column[1].replace('"', "") if column is not None else "?"
     listed = _VALID.search(text)
     known = [part.strip().replace('"', "") for part in listed["valid"].split(",")] if listed is not None else []
-    bare = name.replace('"', "").split(".")[-1]
-    unqualified = list(dict.fromkeys(part.split(".")[-1] for part in known))
-    return NotFound(f"no column named {name}", hint=nearest(bare, unqualified))
+    same = [part for part in known if part.split(".")[-1] == name.split(".")[-1]]
+    if same:
+        return NotFound(f"no column named {name}", hint=f"did you mean {same[0]}?")
+    return NotFound(f"no column named {name}", hint=nearest_or_all(name.split(".")[-1], known, "columns"))
+
+
+def nearest_or_all(name: str, known: Collection[str], what: str) -> str | None:
+    """A hint with the nearest name, or with the names there are."""
+    bare = list(dict.fromkeys(part.split(".")[-1] if what == "columns" else part for part in known))
+    near = nearest(name, bare)
+    if near is not None or not bare:
+        return near
+    more = ", ..." if len(bare) > _MOST_NAMES else ""
+    return f"the {what} are {', '.join(bare[:_MOST_NAMES])}{more}"
 
 
 def _innermost(text: str) -> str:
@@ -119,7 +141,7 @@ def _construct(text: str) -> str:
     if text.startswith("Cannot convert "):
         text = text.removeprefix("Cannot convert ")
     name = re.split(r"\s*[{(]|\n", text, maxsplit=1)[0].strip()
-    return _shortened(name or text)
+    return _NAMES.get(name, _shortened(name or text))
 
 
 def _bare(text: str) -> str:

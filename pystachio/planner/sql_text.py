@@ -11,6 +11,9 @@ from dataclasses import dataclass
 from enum import Enum, auto
 from typing import Final
 
+QUERY_WORDS: Final = ("SELECT", "WITH", "VALUES")
+"""What a query begins with."""
+
 
 class Kind(Enum):
     """What a token is. Words are not quoted; names are quoted identifiers."""
@@ -37,10 +40,10 @@ _TOKEN: Final = re.compile(
     r"""
     (?P<space>\s+|--[^\n]*)
   | (?P<comment>/\*)
-  | (?P<escaped>[eE]'(?:[^'\\]|\\.|'')*'?)
-  | (?P<string>(?:[nNbBxX]|[uU]&)?'(?:[^']|'')*'?)
+  | (?P<escaped>[eE]'[^'\\]*(?:(?:\\.|'')[^'\\]*)*'?)
+  | (?P<string>(?:[nNbBxX]|[uU]&)?'[^']*(?:''[^']*)*'?)
   | (?P<dollar>\$(?P<tag>[A-Za-z_]\w*)?\$(?:.*?)\$(?(tag)(?P=tag))\$)
-  | (?P<name>"(?:[^"]|"")*"?|`[^`]*`?)
+  | (?P<name>"[^"]*(?:""[^"]*)*"?|`[^`]*`?)
   | (?P<number>\d+(?:\.\d*)?(?:[eE][+-]?\d+)?|\.\d+(?:[eE][+-]?\d+)?)
   | (?P<placeholder>\$\w+|\?)
   | (?P<word>[^\W\d][\w$]*)
@@ -48,6 +51,9 @@ _TOKEN: Final = re.compile(
     """,
     re.VERBOSE | re.DOTALL,
 )
+
+# A line is shown as far as this on either side of the column.
+_CARET_REACH: Final = 60
 
 _KINDS: Final = {
     "escaped": Kind.STRING,
@@ -99,3 +105,11 @@ def position_of(sql: str, offset: int) -> tuple[int, int]:
     """Line and column of an offset, from 1."""
     line = sql.count("\n", 0, offset) + 1
     return line, offset - (sql.rfind("\n", 0, offset) + 1) + 1
+
+
+def pointed_at(sql: str, line: int, column: int) -> str:
+    """The source line, or the part around the column, and below it a caret."""
+    lines = sql.split("\n")
+    source = lines[line - 1].replace("\t", " ").rstrip("\r") if 0 < line <= len(lines) else ""
+    start = max(0, column - 1 - _CARET_REACH)
+    return f"  {source[start : column - 1 + _CARET_REACH]}\n  {' ' * (column - 1 - start)}^"

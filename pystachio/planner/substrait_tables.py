@@ -24,7 +24,7 @@ from pystachio.planner.substrait_calls import cast, typed_alike
 from pystachio.planner.substrait_expressions import Scope, read_condition, read_expression
 from pystachio.planner.substrait_literals import read_literal
 from pystachio.planner.substrait_reading import Reading
-from pystachio.planner.substrait_types import read_type
+from pystachio.planner.substrait_types import is_plannable, read_type
 
 _ONE_EMPTY_ROW = Values(((),), ())
 
@@ -69,7 +69,7 @@ class _BaseFields:
     def field(self, index: int) -> Field:
         """The field as the table has it."""
         found = self.registered[self.positions[index]]
-        if not _is_supported(found.type):
+        if not is_plannable(found.type):
             raise Unsupported(f"the column {found.name} of the type {found.type}")
         return found
 
@@ -114,14 +114,10 @@ def _base_scope(declared: _BaseFields, reading: Reading, depth: int) -> Scope:
     fields = []
     for index, position in enumerate(declared.positions):
         registered = declared.registered[position]
-        supported = _is_supported(registered.type)
+        supported = is_plannable(registered.type)
         type_ = read_type(declared.types[index])[0] if supported else registered.type
         fields.append(Field(registered.name, type_, registered.nullable))
     return Scope(Values((), tuple(fields)), reading, depth)
-
-
-def _is_supported(type_: pa.DataType) -> bool:
-    return not (pa.types.is_nested(type_) or pa.types.is_union(type_) or isinstance(type_, pa.BaseExtensionType))
 
 
 def _projected(message: algebra_pb2.ReadRel, count: int) -> list[int]:

@@ -64,7 +64,7 @@ def _arrow_type(kind: str, body: type_pb2.Type, variation: int) -> pa.DataType:
     if kind in _LAYOUTS and variation < _LAYOUTS[kind][1]:
         return _LAYOUTS[kind][0]
     if kind == "date" and variation <= 1:
-        return pa.date32()
+        return pa.date64() if variation else pa.date32()
     if kind == "decimal" and variation <= 1:
         return decimal_type(body.precision, body.scale)
     if kind == "interval_day" and variation == DURATION_VARIATION:
@@ -81,6 +81,12 @@ def _arrow_type(kind: str, body: type_pb2.Type, variation: int) -> pa.DataType:
         return time_type(body.precision)
     named = f"the type {kind}" if variation == 0 else f"variation {variation} of the type {kind}"
     raise Unsupported(named)
+
+
+def is_plannable(type_: pa.DataType) -> bool:
+    """Whether columns of the type can take part in queries: Substrait and the engine have it."""
+    missing = pa.types.is_nested(type_) or pa.types.is_union(type_) or pa.types.is_null(type_)
+    return not (missing or pa.types.is_float16(type_) or isinstance(type_, pa.BaseExtensionType))
 
 
 def decimal_type(precision: int, scale: int) -> pa.DataType:
