@@ -6,16 +6,14 @@ import asyncio
 from collections.abc import Sequence
 from contextlib import suppress
 from types import TracebackType
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from pystachio.errors import InternalError
+from pystachio.io_scheduler.buffers import BufferPool
 from pystachio.io_scheduler.coalescing import coalesce
 from pystachio.io_scheduler.devices import Destination
-from pystachio.io_scheduler.request import Extent
+from pystachio.io_scheduler.request import Extent, Link
 from pystachio.io_scheduler.submission import FileRead, Submission
-
-if TYPE_CHECKING:
-    from pystachio.io_scheduler.service import IoSchedulerService
 
 _EMPTY = memoryview(bytearray())
 
@@ -55,6 +53,23 @@ class HostBuffer:
         self.release()
 
 
+class TransferService(Protocol):
+    """What a client needs of `service.IoSchedulerService`, which says more."""
+
+    @property
+    def buffers(self) -> BufferPool: ...
+
+    async def locate(self, path: str) -> Link: ...
+
+    def alignment(self, link: Link) -> int: ...
+
+    def submit(
+        self, plan_id: str, path: str, link: Link, reads: Sequence[FileRead], criticality: int = 0
+    ) -> Submission: ...
+
+    def abandon(self, submission: Submission) -> None: ...
+
+
 class TransferClient:
     """One plan's reads; made by `IoSchedulerService.client` and used on the service's loop.
 
@@ -62,7 +77,7 @@ class TransferClient:
     once the plan was cancelled. A task that is cancelled while it waits ends when no device writes for it any more.
     """
 
-    def __init__(self, service: IoSchedulerService, plan_id: str) -> None:
+    def __init__(self, service: TransferService, plan_id: str) -> None:
         self._service = service
         self.plan_id = plan_id
 

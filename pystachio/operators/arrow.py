@@ -42,6 +42,8 @@ _PHYSICAL: Final[dict[pa.DataType, str]] = {
 }
 
 # What a column stores where torch has no such dtype, or kernels no use for it.
+_ARROW_VALUES: Final = "arrow"
+"""The key of a dictionary's Arrow array among what is derived from it."""
 _STORED: Final[dict[str, str]] = {"u1": "i2", "u2": "i4", "u4": "i8", "f2": "f4"}
 
 
@@ -90,6 +92,13 @@ def dictionary_from_arrow(values: pa.Array) -> Dictionary:
     return Dictionary(column)
 
 
+def dictionary_to_arrow(dictionary: Dictionary) -> pa.Array:
+    """The dictionary's values, made once."""
+    if _ARROW_VALUES not in dictionary.derived:
+        dictionary.derived[_ARROW_VALUES] = column_to_arrow(dictionary.values)
+    return dictionary.derived[_ARROW_VALUES]
+
+
 def batch_from_arrow(batch: pa.RecordBatch | pa.Table) -> Batch:
     """All columns of a record batch or table, on the CPU."""
     return Batch(tuple(column_from_arrow(column) for column in batch.columns), batch.num_rows, None)
@@ -119,7 +128,7 @@ def column_to_arrow(column: Column) -> pa.Array:
             )
             if len(dictionary) == 0:
                 return pa.nulls(len(codes), column.type)
-            return _small_array(dictionary.arrow.take(indices), column.type)
+            return _small_array(dictionary_to_arrow(dictionary).take(indices), column.type)
 
 
 def large_array(column: BytesColumn) -> pa.Array:

@@ -7,7 +7,6 @@ dictionary encoding is a representation, not a type. A column is immutable; kern
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from functools import cached_property
 
 import pyarrow as pa
 import torch
@@ -83,8 +82,7 @@ class Dictionary:
     """Distinct non-NULL values that codes refer to; immutable, compared by identity.
 
     Batches of one scan column share one object per file version where they can, so that equal identity means equal
-    codes. `cached_property` values and `derived` (results of expressions evaluated once per distinct value) live as
-    long as the dictionary.
+    codes. `derived` holds what was made of the values once (their Arrow array, results of expressions).
     """
 
     values: BytesColumn | FixedColumn
@@ -92,13 +90,6 @@ class Dictionary:
 
     def __len__(self) -> int:
         return len(self.values)
-
-    @cached_property
-    def arrow(self) -> pa.Array:
-        """The values as an Arrow array."""
-        from pystachio.operators.arrow import column_to_arrow
-
-        return column_to_arrow(self.values)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

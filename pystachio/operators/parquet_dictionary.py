@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 import torch
 
 from pystachio.errors import DataError
-from pystachio.operators.arrow import codes_from_arrow, dictionary_from_arrow
+from pystachio.operators.arrow import codes_from_arrow, dictionary_from_arrow, dictionary_to_arrow
 from pystachio.operators.column import Dictionary, DictionaryColumn
 
 MOST_VALUES = 1 << 16
@@ -80,7 +80,7 @@ class SharedDictionary:
             kept = self._kept(place, len(values))
             if kept is not None:
                 return kept
-            known = _empty(values) if self._current is None else self._current.arrow
+            known = _empty(values) if self._current is None else dictionary_to_arrow(self._current)
             codes = pc.index_in(values, value_set=known)
             if codes.null_count or self._current is None:
                 added = pc.unique(values.filter(pc.is_null(codes)))

@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import torch
 
-from pystachio.operators.arrow import column_to_arrow, dictionary_from_arrow
+from pystachio.operators.arrow import column_to_arrow, dictionary_from_arrow, dictionary_to_arrow
 from pystachio.operators.column import Bounds, BytesColumn, Column, Dictionary, DictionaryColumn, FixedColumn
 
 TABLE_SPAN_LIMIT = 1 << 26
@@ -139,7 +139,7 @@ def _distinct(column: DictionaryColumn | BytesColumn) -> pa.Array:
     codes = column.codes.numpy()
     if len(used):
         used[codes if column.validity is None else codes[column.validity.numpy()]] = True
-    return column.dictionary.arrow.filter(pa.array(used))
+    return dictionary_to_arrow(column.dictionary).filter(pa.array(used))
 
 
 def _select_integers(
@@ -177,8 +177,8 @@ def _select_codes(column: DictionaryColumn, values: Dictionary) -> torch.Tensor 
     key = ("runtime_filter", id(values))
     kept = column.dictionary.derived.get(key)
     if kept is None:
-        wanted = values.arrow.cast(column.dictionary.arrow.type)
-        members = pc.is_in(column.dictionary.arrow, value_set=wanted).to_numpy(zero_copy_only=False)
+        wanted = dictionary_to_arrow(values).cast(dictionary_to_arrow(column.dictionary).type)
+        members = pc.is_in(dictionary_to_arrow(column.dictionary), value_set=wanted).to_numpy(zero_copy_only=False)
         kept = (values, members)
         column.dictionary.derived[key] = kept
     assert isinstance(kept, tuple)

@@ -13,7 +13,7 @@ import torch
 
 from pystachio.errors import DataError, PystachioError, Unsupported
 from pystachio.io_scheduler.request import Extent
-from pystachio.operators.arrow import column_to_arrow
+from pystachio.operators.arrow import column_to_arrow, dictionary_to_arrow
 from pystachio.operators.column import BytesColumn, DictionaryColumn, FixedColumn, normalise_type
 from pystachio.operators.parquet_decode import FetchedExtents, RowGroupDecoder
 from pystachio.operators.parquet_dictionary import SharedDictionary
@@ -168,8 +168,8 @@ async def test_row_groups_share_one_dictionary(tmp_path: Path) -> None:
         assert isinstance(first, DictionaryColumn)
         assert isinstance(second, DictionaryColumn)
         assert isinstance(third, DictionaryColumn)
-        assert first.dictionary.arrow.to_pylist() == ["b", "a"]
-        assert second.dictionary.arrow.to_pylist() == ["b", "a", "c"]
+        assert dictionary_to_arrow(first.dictionary).to_pylist() == ["b", "a"]
+        assert dictionary_to_arrow(second.dictionary).to_pylist() == ["b", "a", "c"]
         assert third.dictionary is second.dictionary
         assert [column_to_arrow(c).to_pylist() for c in (first, second, third)] == [
             words[:20],

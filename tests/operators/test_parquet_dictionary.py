@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 from pystachio.errors import DataError
-from pystachio.operators.arrow import column_to_arrow
+from pystachio.operators.arrow import column_to_arrow, dictionary_to_arrow
 from pystachio.operators.column import DictionaryColumn
 from pystachio.operators.parquet_dictionary import SharedDictionary
 
@@ -33,8 +33,10 @@ def test_codes_keep_their_meaning_while_threads_add_values() -> None:
     largest = max((column.dictionary for column, _ in columns), key=len)
     for column, values in columns:
         assert column_to_arrow(column).to_pylist() == values
-        known = column.dictionary.arrow.to_pylist()
-        assert largest.arrow.to_pylist()[: len(known)] == known, "an older dictionary is a prefix of a newer one"
+        known = dictionary_to_arrow(column.dictionary).to_pylist()
+        assert dictionary_to_arrow(largest).to_pylist()[: len(known)] == known, (
+            "an older dictionary is a prefix of a newer one"
+        )
     again, _ = encode(arrays[0])
     assert again.dictionary is largest
 
