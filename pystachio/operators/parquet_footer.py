@@ -21,6 +21,10 @@ _FIRST_READ = 64 << 10
 """Most footers fit: one read instead of two."""
 
 _CONCURRENT_FOOTERS = 16
+_MOST_FOOTER_BYTES = 256 << 20
+"""A thousand row groups of a thousand columns take half of it. What is said to be more is not read into memory to find
+out."""
+
 _TRAILER = 8
 _MAGIC = b"PAR1"
 _ENCRYPTED_MAGIC = b"PARE"
@@ -92,6 +96,8 @@ def _footer_length(version: FileVersion, tail: bytes) -> int:
     length = int.from_bytes(tail[-_TRAILER:-4], "little")
     if not 0 < length <= version.size - _TRAILER - FIRST_DATA_BYTE:
         raise DataError(f"the Parquet footer's length is outside the file: {version.path}: {length}")
+    if length > _MOST_FOOTER_BYTES:
+        raise Unsupported(f"a Parquet footer of {length} bytes: {version.path}; at most {_MOST_FOOTER_BYTES} are read")
     return length
 
 

@@ -64,6 +64,8 @@ class Catalog:
         """
         if not isinstance(name, str) or not name:
             raise InvalidRequest("a table needs a name")
+        if not _is_text(name):
+            raise InvalidRequest(f"the name of a table must be Unicode text: {name!r}")
         paths = _paths_of(source)
         table = self._load(name, _files_of(paths))
         with self._lock:
@@ -145,6 +147,12 @@ def name_hint(name: str, names: Sequence[str]) -> str | None:
     if not names:
         return "nothing is registered"
     return "there are: " + ", ".join(sorted(names)[:10]) + (", ..." if len(names) > 10 else "")
+
+
+def _is_text(name: str) -> bool:
+    """Without halves of surrogate pairs, which stand for the bytes of file names that are not UTF-8, and without NUL:
+    no statement can name such a table."""
+    return "\0" not in name and not any("\ud800" <= character <= "\udfff" for character in name)
 
 
 def _paths_of(source: Source) -> tuple[str, ...]:

@@ -81,6 +81,17 @@ async def test_not_parquet(content: bytes, message: str) -> None:
         await read_bytes(content)
 
 
+async def test_a_footer_that_says_it_fills_memory_is_not_read(tmp_path: Path) -> None:
+    path = tmp_path / "sparse.parquet"
+    with path.open("wb") as file:
+        file.truncate(3 << 30)
+        file.seek(0, os.SEEK_END)
+        file.write((2 << 30).to_bytes(4, "little") + b"PAR1")
+    async with reading() as client:
+        with pytest.raises(Unsupported, match="a Parquet footer of 2147483648 bytes"):
+            await read_footer(client, file_version(str(path)))
+
+
 async def test_encrypted_files_are_unsupported() -> None:
     with pytest.raises(Unsupported, match="encrypted"):
         await read_bytes(b"PARE" + b"\0" * 50 + b"\x10\0\0\0PARE")

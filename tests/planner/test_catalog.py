@@ -107,9 +107,11 @@ def test_sources_that_are_none(catalog: Catalog, source: Any) -> None:
         catalog.register("t", source)
 
 
-def test_names_that_are_none(catalog: Catalog, tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", ["", "\udcff", "a\0b", None])
+def test_names_that_are_none(catalog: Catalog, tmp_path: Path, name: Any) -> None:
     with pytest.raises(InvalidRequest):
-        catalog.register("", write(tmp_path / "x.parquet"))
+        catalog.register(name, write(tmp_path / "x.parquet"))
+    assert not catalog.tables()
 
 
 def test_what_is_not_there(catalog: Catalog, tmp_path: Path) -> None:
