@@ -50,7 +50,7 @@ def read_aggregate(message: algebra_pb2.AggregateRel, reading: Reading, depth: i
     if not message.HasField("input"):
         raise InvalidRequest("an aggregation without its input")
     scope = Scope(reading.read_relation(message.input, reading, depth + 1), reading, depth)
-    expressions, sets = _groupings(message, scope)
+    expressions, sets, shown = _groupings(message, scope)
     measures = [_Measure(measure, scope) for measure in message.measures]
     inputs = _Inputs(scope.plan)
     keys = tuple(inputs.position(expression) for expression in expressions)
@@ -65,17 +65,23 @@ def read_aggregate(message: algebra_pb2.AggregateRel, reading: Reading, depth: i
     set_field = (Field("grouping_set", pa.int32(), False),) if several else ()
     aggregate = Aggregate(plan, keys, calls, key_fields + call_fields + set_field, several)
     result = _with_defaults(aggregate, measures, len(keys))
-    return _in_datafusion_order(result, several, len(keys)) if several and reading.is_datafusion else result
+    if several:
+        return _in_datafusion_order(result, several, len(keys)) if reading.is_datafusion else result
+    return select_fields(result, [*shown, *range(len(keys), len(result.schema))])
 
 
-def _groupings(message: algebra_pb2.AggregateRel, scope: Scope) -> tuple[list[Expression], tuple[tuple[int, ...], ...]]:
-    """The distinct key expressions, and for each grouping set the positions among them.
+def _groupings(
+    message: algebra_pb2.AggregateRel, scope: Scope
+) -> tuple[list[Expression], tuple[tuple[int, ...], ...], list[int]]:
+    """The distinct key expressions, for each grouping set the positions among them, and those of an only set's output.
 
-    Newer plans list the expressions once and refer to them; older ones repeat them in every set.
+    Newer plans list the expressions once and refer to them; older ones, and DataFusion, repeat them in every set. Keys
+    may become equal while a plan is simplified (`x` and `coalesce(null, x)`): each is a column of the output.
     """
     listed = [read_expression(expression, scope) for expression in message.grouping_expressions]
     expressions: list[Expression] = list(dict.fromkeys(listed))
     sets = []
+    shown = list(range(len(expressions)))
     for grouping in message.groupings:
         if listed:
             if any(not 0 <= reference < len(listed) for reference in grouping.expression_references):
@@ -84,12 +90,15 @@ def _groupings(message: algebra_pb2.AggregateRel, scope: Scope) -> tuple[list[Ex
         else:
             members = [read_expression(expression, scope) for expression in grouping.grouping_expressions]
             expressions.extend(member for member in dict.fromkeys(members) if member not in expressions)
-        sets.append(tuple(dict.fromkeys(expressions.index(member) for member in members)))
+        shown = [expressions.index(member) for member in members]
+        sets.append(tuple(dict.fromkeys(shown)))
+        if len(message.groupings) > 1 and len(shown) > len(sets[-1]):
+            raise Unsupported("equal expressions in a grouping set")
     if len(sets) == 1 and len(sets[0]) != len(expressions):
         raise InvalidRequest("grouping expressions that the only grouping set leaves out")
     if not sets and expressions:
         sets = [tuple(range(len(expressions)))]
-    return expressions, tuple(sets)
+    return expressions, tuple(sets), shown
 
 
 class _Measure:
