@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from pystachio.operators.batch import Batch, Schema
-from pystachio.operators.evaluate import bind_scalars
+from pystachio.operators.evaluate import bind_scalars, select
 from pystachio.operators.expressions import Expression
 from pystachio.operators.operator import Output
 from pystachio.operators.parquet_dictionary import SharedDictionary
@@ -63,7 +63,9 @@ class Scan:
         ctx.metrics.count("row groups pruned", planned.pruned_row_groups)
         ctx.metrics.count("bytes not read", planned.skipped_bytes)
         if not self.columns:
-            for unit in planned.units:
+            # Without columns the predicate (a scalar subquery against a constant) is the same for every row.
+            survives = predicate is None or select(predicate, Batch((), 1, None)) is None
+            for unit in planned.units if survives else ():
                 await out.send(Batch((), unit.rows, None))
             return
         bounds = tuple(self.table.bounds(column) for column in self.columns)

@@ -50,3 +50,6 @@ select distinct key, flag from facts order by key nulls first, flag nulls first;
 select id from facts where (key = 1 and word = 'a') or (key = 1 and word = 'apple') or (key = 1 and small > 100) order by id;
 select key, category, name, amount from many order by key nulls last, category nulls last, name nulls last, amount;
 select id + 0 as id, text from facts where id = 4999;
+select count(*) as n from facts where (select max(key) from dimension) > 1000;
+select count(*) as n from facts where (select sum(key) from nothing) is null;
+select 1 as one from other where (select count(*) from nothing) > 0;
