@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from functools import reduce
 from typing import Any
 
+import pyarrow as pa
+
 from pystachio.operators.batch import Schema
 from pystachio.operators.expressions import (
     AggregateCall,
@@ -64,6 +66,8 @@ def value(expression: Expression, row: Row) -> Any:
         case IfThen(clauses=clauses, otherwise=otherwise):
             chosen = (result for condition, result in clauses if value(condition, row) is True)
             return value(next(chosen, otherwise), row)
+        case Cast(operand=operand, type=type_) if pa.types.is_integer(type_):
+            return value(operand, row)
         case Cast() | ScalarSubquery():
             raise NotImplementedError(type(expression).__name__)
 
