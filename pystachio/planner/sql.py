@@ -102,18 +102,13 @@ class SqlPlanner:
         except BaseException as error:
             if isinstance(error, PystachioError | KeyboardInterrupt | SystemExit):
                 raise
-            raise from_datafusion(error, _where_it_was(error, sql, admitted), self._tables) from None
+            raise from_datafusion(error, sql, admitted.sql, self._tables) from None
         return PlannedStatement(substrait, null_aware, not admitted.is_volatile)
 
 
 def plan_sql(sql: str, tables: Mapping[str, Schema], parameters: Sequence[Any] = ()) -> PlannedStatement:
     """One statement over `tables`; whoever plans several keeps an `SqlPlanner`."""
     return SqlPlanner(tables).plan(sql, parameters)
-
-
-def _where_it_was(error: BaseException, sql: str, admitted: Admitted) -> str:
-    """The text that positions in the error refer to: what was parsed, unless that is what was written anyway."""
-    return sql if sql.startswith(admitted.sql) else admitted.sql
 
 
 def _context(tables: Mapping[str, Schema]) -> Any:

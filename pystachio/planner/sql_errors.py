@@ -7,7 +7,8 @@ from collections.abc import Collection
 from typing import Final
 
 from pystachio.errors import InternalError, InvalidRequest, NotFound, PystachioError, SqlSyntaxError, Unsupported
-from pystachio.planner.sql_text import pointed_at
+from pystachio.planner.sql_positions import written_position
+from pystachio.planner.sql_text import pointed_at, position_of
 from pystachio.planner.substrait_tables import nearest
 
 _LONGEST: Final = 300
@@ -45,14 +46,14 @@ _PREFIXES: Final = (
 )
 
 
-def from_datafusion(error: BaseException, sql: str, tables: Collection[str]) -> PystachioError:
-    """The typed error for what DataFusion raised on `sql`."""
+def from_datafusion(error: BaseException, written: str, parsed: str, tables: Collection[str]) -> PystachioError:
+    """The typed error for what DataFusion raised on the text `parsed`, which the user had written as `written`."""
     if type(error).__name__ == "PanicException":
         return InternalError(f"the SQL planner failed: {_shortened(str(error))}")
     text = _innermost(str(error))
     syntax = _SYNTAX.match(text)
     if syntax is not None:
-        return syntax_error(sql, _unescaped(syntax["text"]))
+        return _syntax_error(written, parsed, _unescaped(syntax["text"]))
     if "RecursionLimitExceeded" in text:
         return Unsupported("a statement nested this deep")
     table = _TABLE.search(text)
@@ -88,15 +89,17 @@ def from_datafusion(error: BaseException, sql: str, tables: Collection[str]) -> 
     return InvalidRequest(_shortened(_bare(text)))
 
 
-def syntax_error(sql: str, text: str) -> SqlSyntaxError:
+def _syntax_error(written: str, parsed: str, text: str) -> SqlSyntaxError:
     """The parser's complaint with the line it is about and a caret under the column."""
     place = _PLACE.search(text)
     if place is None:
-        line, column = sql.count("\n") + 1, len(sql) - (sql.rfind("\n") + 1) + 1
+        line, column = position_of(written, len(written.rstrip()))
     else:
         line, column = int(place["line"]), int(place["column"])
+        if parsed != written:
+            line, column = written_position(written, parsed, line, column)
     what = _shortened(_PLACE.sub("", text))
-    message = f"{what} at line {line}, column {column}\n{pointed_at(sql, line, column)}"
+    message = f"{what} at line {line}, column {column}\n{pointed_at(written, line, column)}"
     return SqlSyntaxError(message, line=line, column=column)
 
 

@@ -1,0 +1,35 @@
+"""Where a place in a rewritten text was in the text as it was written."""
+
+from __future__ import annotations
+
+from pystachio.planner.sql_text import Kind, Token, position_of, tokenize
+
+
+def written_position(written: str, parsed: str, line: int, column: int) -> tuple[int, int]:
+    """Line and column in `written` of a place in `parsed`, which differs by added parentheses and numbered parameters.
+
+    Token by token: one that the written text does not have there was added. Off by a parenthesis at most.
+    """
+    offset = _offset(parsed, line, column)
+    originals = tokenize(written)
+    at = 0
+    for token in tokenize(parsed):
+        if token.start >= offset or at == len(originals):
+            break
+        if _is_same(token, originals[at]):
+            at += 1
+    if at == len(originals):
+        end = originals[-1].end if originals else 0
+        return position_of(written, end)
+    return position_of(written, originals[at].start)
+
+
+def _is_same(token: Token, original: Token) -> bool:
+    return token.text == original.text or token.kind is original.kind is Kind.PLACEHOLDER
+
+
+def _offset(text: str, line: int, column: int) -> int:
+    start = 0
+    for _ in range(line - 1):
+        start = text.find("\n", start) + 1
+    return start + column - 1
