@@ -8,6 +8,7 @@ from typing import Final
 
 from pystachio.errors import InvalidRequest, SqlSyntaxError, Unsupported
 from pystachio.planner.sql_chains import balance
+from pystachio.planner.sql_distinct_from import respell
 from pystachio.planner.sql_limits import require_bounded
 from pystachio.planner.sql_text import QUERY_WORDS, Kind, Token, is_word, pointed_at, position_of, tokenize
 
@@ -57,9 +58,11 @@ def admit(sql: str) -> Admitted:
     end = tokens[-1].end
     text, placeholders = _numbered(sql[:end], tokens)
     chosen = tokens if text == sql[:end] else tokenize(text)
+    respelt = respell(text, chosen)
+    chosen = chosen if respelt is text else tokenize(respelt)
     has_in, has_exists = _subquery_predicates(tokens)
     is_volatile = any(token.kind is Kind.WORD and token.text in _VOLATILE for token in tokens)
-    return Admitted(balance(text, chosen), placeholders, has_in, has_exists, is_volatile)
+    return Admitted(balance(respelt, chosen), placeholders, has_in, has_exists, is_volatile)
 
 
 def _require_one_query(sql: str, tokens: Sequence[Token]) -> None:

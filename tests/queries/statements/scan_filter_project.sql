@@ -53,3 +53,5 @@ select id + 0 as id, text from facts where id = 4999;
 select count(*) as n from facts where (select max(key) from dimension) > 1000;
 select count(*) as n from facts where (select sum(key) from nothing) is null;
 select 1 as one from other where (select count(*) from nothing) > 0;
+select id, flag is not distinct from (small > 0) and flag as x, flag is distinct from true or small > 100 as y from facts where flag is distinct from false and id < 900 order by id;
+select f.id, o.key from facts f join other o on f.key is not distinct from o.key and f.flag is not distinct from (o.category > 3) and f.id < 200 order by 1, 2;
