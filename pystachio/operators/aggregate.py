@@ -151,7 +151,7 @@ class Aggregate:
                 enough_rows = max(_MERGE_ROWS, factor * whole.length)
                 enough_bytes = max(_MERGE_BYTES, factor * whole.nbytes)
         if not waiting and whole is None:
-            waiting = without_rows(self.plan, self.input.schema, ctx.stream.device)
+            waiting = await ctx.stream.run(without_rows, self.plan, self.input.schema, ctx.stream.device)
         if waiting:
             whole = await self._merge(ctx, waiting if whole is None else [whole, *waiting], reservation)
         return whole

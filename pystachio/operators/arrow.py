@@ -21,6 +21,7 @@ from pystachio.operators.column import (
     normalise_type,
 )
 from pystachio.operators.expressions import Literal
+from pystachio.operators.placement import on_host
 
 MAXIMUM_STRING_BYTES: Final = 2**31 - 1
 
@@ -115,17 +116,15 @@ def column_to_arrow(column: Column) -> pa.Array:
         case FixedColumn():
             return _fixed_array(column)
         case WideDecimalColumn(type=type_, high=high, low=low):
-            limbs = np.stack((low.cpu().numpy(), high.cpu().numpy()), axis=1)
+            limbs = np.stack((on_host(low).numpy(), on_host(high).numpy()), axis=1)
             buffers = [validity_buffer(column.validity), pa.py_buffer(limbs)]
             return pa.Array.from_buffers(type_, len(column), buffers)
         case BytesColumn(type=type_):
             return _small_array(large_array(column), type_)
         case DictionaryColumn(codes=codes, dictionary=dictionary):
-            indices = pa.Array.from_buffers(
-                pa.from_numpy_dtype(codes.cpu().numpy().dtype),
-                len(codes),
-                [validity_buffer(column.validity), buffer_of(codes)],
-            )
+            codes = on_host(codes).contiguous()
+            buffers = [validity_buffer(column.validity), buffer_of(codes)]
+            indices = pa.Array.from_buffers(pa.from_numpy_dtype(codes.numpy().dtype), len(codes), buffers)
             if len(dictionary) == 0:
                 return pa.nulls(len(codes), column.type)
             return _small_array(dictionary_to_arrow(dictionary).take(indices), column.type)
@@ -172,12 +171,12 @@ def literal_at(column: Column, row: int) -> Literal:
 
 def buffer_of(tensor: torch.Tensor) -> pa.Buffer:
     """The tensor's bytes on the host, kept alive by the buffer."""
-    return pa.py_buffer(tensor.cpu().contiguous().numpy())
+    return pa.py_buffer(on_host(tensor).contiguous().numpy())
 
 
 def validity_buffer(validity: torch.Tensor | None) -> pa.Buffer | None:
     """Arrow's bitmap of a bool tensor."""
-    return None if validity is None else pa.py_buffer(np.packbits(validity.cpu().numpy(), bitorder="little"))
+    return None if validity is None else pa.py_buffer(np.packbits(on_host(validity).numpy(), bitorder="little"))
 
 
 def _is_bytes(type_: pa.DataType) -> bool:
@@ -295,7 +294,7 @@ def _dictionary_with_distinct_values(array: pa.DictionaryArray) -> Column:
 
 def _fixed_array(column: FixedColumn) -> pa.Array:
     type_, validity = column.type, validity_buffer(column.validity)
-    values = column.values.cpu().contiguous().numpy()
+    values = on_host(column.values).contiguous().numpy()
     if pa.types.is_null(type_):
         return pa.nulls(len(column))
     if pa.types.is_boolean(type_):

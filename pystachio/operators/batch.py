@@ -23,7 +23,7 @@ Schema = tuple[Field, ...]
 
 
 class Event(Protocol):
-    """What `runtime.streams` records after the last write (a CUDA event; None on a CPU, where a job's end is the event)."""
+    """A CUDA event: after it the last write to a batch is over."""
 
     def query(self) -> bool: ...
 
@@ -32,7 +32,9 @@ class Event(Protocol):
 class Batch:
     """`length` rows. A batch without columns still has a length (count(*) needs nothing else).
 
-    `ready` is None only on a CPU.
+    Between jobs of a stream a batch is complete: `runtime.streams.Stream.run` has waited for the device. Inside the job
+    that makes it, kernels on the job's stream come behind its last write; any other stream waits for `ready` (None:
+    nothing was copied, as on a CPU).
     """
 
     columns: tuple[Column, ...]

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import torch
+
 from pystachio.operators.batch import Batch, Schema
 from pystachio.operators.kernels.selection import all_null, concat_batches
 from pystachio.runtime.channels import Receiver
@@ -30,8 +32,7 @@ async def collect(ctx: Context, receiver: Receiver[Batch], schema: Schema, colum
         await reservation.resize(reservation.nbytes + kept.nbytes)
         batches.append(kept)
     if not batches:
-        device = ctx.stream.device
-        return Collected(Batch(tuple(all_null(schema[p].type, 0, device) for p in columns), 0, None), reservation)
+        return Collected(await ctx.stream.run(_no_rows, schema, columns, ctx.stream.device), reservation)
     if len(batches) > 1:
         # Both the parts and the whole exist while they are copied.
         await reservation.resize(2 * reservation.nbytes)
@@ -39,3 +40,7 @@ async def collect(ctx: Context, receiver: Receiver[Batch], schema: Schema, colum
     del batches
     await reservation.resize(rows.nbytes)
     return Collected(rows, reservation)
+
+
+def _no_rows(schema: Schema, columns: Sequence[int], device: torch.device) -> Batch:
+    return Batch(tuple(all_null(schema[position].type, 0, device) for position in columns), 0, None)

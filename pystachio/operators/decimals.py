@@ -41,7 +41,9 @@ def constant(value: int, device: torch.device) -> Limbs:
     """One Python integer (of at most 127 bits and a sign) as limbs without dimension."""
     low = value & (2**64 - 1)
     signed_low = low - 2**64 if low >= 2**63 else low
-    return Limbs(torch.tensor(value >> 64, device=device), torch.tensor(signed_low, device=device))
+    # Filled on the device: copied there, each would wait for it.
+    high_limb = torch.full((), value >> 64, dtype=torch.int64, device=device)
+    return Limbs(high_limb, torch.full((), signed_low, dtype=torch.int64, device=device))
 
 
 def add(left: Limbs, right: Limbs) -> Limbs:

@@ -8,7 +8,7 @@ other plans too.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import reduce
 from typing import Final
 
@@ -25,6 +25,7 @@ from pystachio.operators.functions.operands import constant
 from pystachio.operators.kernels import primitives
 from pystachio.operators.kernels.selection import all_null, device_of, take, with_validity
 from pystachio.operators.kernels.strings import index, to_codes
+from pystachio.operators.placement import column_on
 
 Evaluate = Callable[[Expression, Batch], Column]
 
@@ -44,13 +45,22 @@ class DistinctResult:
     """An expression's value for each value of a dictionary, and for NULL.
 
     A text result is codes of a dictionary of its own. `true_codes` (boolean results without NULLs): the codes for
-    which it is true, when they are few ranges; comparing codes is many times cheaper than a gather.
+    which it is true, when they are few ranges; comparing codes is many times cheaper than a gather. `values` are on
+    the host, `copies` of them where codes have been.
     """
 
     expression: Expression
     values: Column
     on_null: Literal
     true_codes: CodeRanges | None = None
+    copies: dict[torch.device, Column] = field(default_factory=dict)
+
+    def on(self, device: torch.device) -> Column:
+        """The values where codes are."""
+        if device.type == "cpu":
+            return self.values
+        found = self.copies.get(device)
+        return self.copies.setdefault(device, column_on(self.values, device)) if found is None else found
 
 
 def evaluate_on_distinct(expression: Expression, batch: Batch, evaluate: Evaluate) -> Column | None:
@@ -59,10 +69,10 @@ def evaluate_on_distinct(expression: Expression, batch: Batch, evaluate: Evaluat
     That is when it reads other than one field, the field has no codes, the dictionary is larger than the batch, or a
     value of the dictionary (which the batch need not hold) makes it fail.
     """
-    field, size = _only_field(expression)
-    if field is None:
+    position, size = _only_field(expression)
+    if position is None:
         return None
-    column = batch.columns[field]
+    column = batch.columns[position]
     if not isinstance(column, DictionaryColumn) or len(column.dictionary) == 0:
         return None
     key = expression if size <= _HASHED_NODES else id(expression)
@@ -70,7 +80,7 @@ def evaluate_on_distinct(expression: Expression, batch: Batch, evaluate: Evaluat
     if known is None:
         if len(column.dictionary) >= batch.length:
             return None
-        known = _evaluate_values(expression, field, column.dictionary, evaluate)
+        known = _evaluate_values(expression, position, column.dictionary, evaluate)
         _keep(column.dictionary, key, known)
     assert isinstance(known, DistinctResult)
     return None if known.values is _FAILED else _spread(known, column)
@@ -104,12 +114,14 @@ def _keep(dictionary: Dictionary, key: object, result: DistinctResult) -> None:
     dictionary.derived[key] = result
 
 
-def _evaluate_values(expression: Expression, field: int, dictionary: Dictionary, evaluate: Evaluate) -> DistinctResult:
+def _evaluate_values(
+    expression: Expression, position: int, dictionary: Dictionary, evaluate: Evaluate
+) -> DistinctResult:
     values = dictionary.values
     try:
-        result = evaluate(expression, Batch((values,) * (field + 1), len(values), None))
+        result = evaluate(expression, Batch((values,) * (position + 1), len(values), None))
         null = all_null(values.type, 1, device_of(values), like=values)
-        on_null = literal_at(evaluate(expression, Batch((null,) * (field + 1), 1, None)), 0)
+        on_null = literal_at(evaluate(expression, Batch((null,) * (position + 1), 1, None)), 0)
     except DataError:
         return DistinctResult(expression, _FAILED, Literal(None, pa.null()))
     if isinstance(result, BytesColumn):
@@ -136,7 +148,7 @@ def _spread(known: DistinctResult, column: DictionaryColumn) -> Column:
     if known.true_codes is not None:
         result: Column = FixedColumn(pa.bool_(), _in_ranges(column, known.true_codes))
     else:
-        result = take(known.values, index(column.codes))
+        result = take(known.on(column.codes.device), index(column.codes))
     if column.validity is None:
         return result
     if known.on_null.value is None:

@@ -47,14 +47,16 @@ _NULL: Final = pa.null()
 _NO_ROWS: Final = Batch((), 0, None)
 
 
-def evaluate(expression: Expression, batch: Batch) -> Column:
+def evaluate(expression: Expression, batch: Batch, device: torch.device | None = None) -> Column:
     """The expression's value in every row of the batch.
+
+    `device` is where constants are put; without it, where the batch's columns are.
 
     Raises DataError for values that cannot be computed (overflow, division by zero, invalid cast), Unsupported or
     InvalidRequest for what no batch could compute.
     """
     operand = _operand(expression, batch)
-    return constant(operand, batch.length, _device(batch)) if isinstance(operand, Literal) else operand
+    return constant(operand, batch.length, device or _device(batch)) if isinstance(operand, Literal) else operand
 
 
 def select(predicate: Expression, batch: Batch) -> torch.Tensor | None:

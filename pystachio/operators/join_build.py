@@ -15,7 +15,7 @@ from pystachio.operators.kernels import direct, primitives
 from pystachio.operators.kernels.hash_table import capacity_for
 from pystachio.operators.kernels.keys import KeyCodes, KeyEncoding, encode_build
 from pystachio.operators.kernels.row_index import Members, RowIndex, index_members, index_rows
-from pystachio.operators.kernels.selection import device_of
+from pystachio.operators.placement import column_on
 from pystachio.operators.runtime_filter import RuntimeFilter, filter_of_keys
 from pystachio.runtime.channels import Receiver
 from pystachio.runtime.context import Context
@@ -61,11 +61,11 @@ async def build_side(
         if slot is not None:
             ctx.slots["filter", slot].set(await ctx.stream.run(_filter, key, equal))
     if not keys:
-        return _side(ctx, layout, collected, None, None, None, None)
+        return await _side(ctx, layout, collected, None, None, None, None)
     encoding, codes = await ctx.stream.run(encode_build, keys, null_equal)
     index, index_reservation = await _indexed(ctx, codes, layout)
     null_keys = await ctx.stream.run(_null_keys, keys[0]) if layout.null_aware else None
-    side = _side(ctx, layout, collected, encoding, index, null_keys, index_reservation)
+    side = await _side(ctx, layout, collected, encoding, index, null_keys, index_reservation)
     flags = 0 if side.matched is None else side.matched.nbytes
     await collected.reservation.resize(side.rows.nbytes + encoding.nbytes + flags)
     return side
@@ -86,7 +86,7 @@ async def _indexed(ctx: Context, codes: KeyCodes, layout: JoinLayout) -> tuple[R
     return index, reservation
 
 
-def _side(
+async def _side(
     ctx: Context,
     layout: JoinLayout,
     collected: Collected,
@@ -97,16 +97,22 @@ def _side(
 ) -> BuildSide:
     rows = collected.rows
     stored = Batch(rows.columns[: len(layout.stored)], rows.length, rows.ready)
-    matched = torch.zeros(rows.length, dtype=torch.uint8, device=ctx.stream.device) if layout.flags_matches else None
+    matched: torch.Tensor | None = None
+    if layout.flags_matches:
+        matched = await ctx.stream.run(_no_flags, rows.length, ctx.stream.device)
     reservations = (collected.reservation,) if index_reservation is None else (collected.reservation, index_reservation)
     return BuildSide(stored, encoding, index, null_keys, matched, reservations)
 
 
+def _no_flags(rows: int, device: torch.device) -> torch.Tensor:
+    return torch.zeros(rows, dtype=torch.uint8, device=device)
+
+
 def _filter(key: Column, null_equal: bool) -> RuntimeFilter | None:
-    """None when a probe row may match that the filter would drop, or when the keys are not where scans filter."""
-    if (null_equal and key.validity is not None) or device_of(key).type != "cpu":
+    """None when a probe row may match that the filter would drop. Scans filter on the host."""
+    if null_equal and key.validity is not None:
         return None
-    return filter_of_keys([key])
+    return filter_of_keys([column_on(key, torch.device("cpu"))])
 
 
 def _null_keys(key: Column) -> torch.Tensor | None:

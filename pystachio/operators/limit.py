@@ -39,7 +39,9 @@ class Limit:
                 skip -= start
                 stop = batch.length if left is None else min(batch.length, start + left)
                 if stop > start:
-                    await out.send(batch if (start, stop) == (0, batch.length) else slice_batch(batch, start, stop))
+                    if (start, stop) != (0, batch.length):
+                        batch = await ctx.stream.run(slice_batch, batch, start, stop)
+                    await out.send(batch)
                     left = None if left is None else left - (stop - start)
                 if left == 0:
                     break

@@ -265,7 +265,8 @@ class _Builder:
         self._add(f"{name} replay", replay)
 
     def _scalar(self, index: int, operator: Operator) -> None:
-        receiver = self._channel_from(operator, f"scalar {index}", self._scope.context(f"scalar {index}"))
+        ctx = self._scope.context(f"scalar {index}")
+        receiver = self._channel_from(operator, f"scalar {index}", ctx)
         slot = self._scope.slots[("scalar", index)]
         type_ = operator.schema[0].type
 
@@ -276,7 +277,7 @@ class _Builder:
                 rows += batch.length
                 if rows > 1:
                     raise DataError("a scalar subquery returned more than one row", hint="aggregate it or add LIMIT 1")
-                value = literal_at(batch.columns[0], 0)
+                value = await ctx.stream.run(literal_at, batch.columns[0], 0)
             slot.set(value)
 
         self._add(f"scalar {index}", take_value)

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+import torch
+
 from pystachio.operators.batch import Batch, Schema
 from pystachio.operators.column import Column
 from pystachio.operators.evaluate import bind_scalars, evaluate
@@ -30,14 +32,16 @@ class Project:
         return "Project"
 
     async def open(self, ctx: Context, builds: tuple[Receiver[Batch], ...]) -> ProjectTransform:
-        return ProjectTransform(tuple([await bind_scalars(ctx, expression) for expression in self.expressions]))
+        bound = tuple([await bind_scalars(ctx, expression) for expression in self.expressions])
+        return ProjectTransform(bound, ctx.stream.device)
 
 
 @dataclass(frozen=True, slots=True)
 class ProjectTransform:
-    """The expressions with their scalar subqueries filled in."""
+    """The expressions with their scalar subqueries filled in, and where batches are."""
 
     expressions: tuple[Expression, ...]
+    device: torch.device
 
     def process(self, batch: Batch) -> Iterator[Batch]:
         computed: dict[Expression, int] = {}
@@ -47,7 +51,7 @@ class ProjectTransform:
                 columns.append(columns[computed[expression]])
                 continue
             computed[expression] = len(columns)
-            columns.append(evaluate(expression, batch))
+            columns.append(evaluate(expression, batch, self.device))
         yield Batch(tuple(columns), batch.length, batch.ready)
 
     def finish(self) -> Iterator[Batch]:

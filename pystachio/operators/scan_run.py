@@ -6,18 +6,20 @@ When fewer units than workers are left, each of them is spread over the workers:
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import TypeVar
 
+from pystachio.operators.batch import Batch
 from pystachio.operators.operator import Output
 from pystachio.operators.parquet_decode import FetchedExtents
+from pystachio.operators.placement import to_device
 from pystachio.operators.scan_rows import RowReader, UnitRows
 from pystachio.operators.scan_units import Unit
 from pystachio.runtime.context import Context
 from pystachio.runtime.failures import root_cause
-from pystachio.runtime.memory import Reservation
+from pystachio.runtime.memory import Reservation, Tier
 from pystachio.runtime.metrics import WaitReason
 
 T = TypeVar("T")
@@ -80,13 +82,21 @@ class ScanRun:
             split = self._reads_twice()
             nbytes = sum(extent.length for extent in unit.extents(everything))
             await self._window.enter(nbytes)
-            reservation = await self._ctx.memory.reserve(nbytes + unit.decoded_bytes(everything), transient=True)
-            self._held.add(reservation)
+            reservation = await self._reserve(nbytes + unit.decoded_bytes(everything), Tier.HOST)
             source = group.create_task(self._read(unit, self._reader.first if split else everything))
             spread = self._spreads(index, unit)
             self._ready.put_nowait(_Fetch(unit, split, spread, nbytes, reservation, source))
         for _ in range(self._takers):
             self._ready.put_nowait(None)
+
+    async def _reserve(self, nbytes: int, tier: Tier) -> Reservation:
+        reservation = await self._ctx.memory.reserve(nbytes, tier=tier, transient=True)
+        self._held.add(reservation)
+        return reservation
+
+    def _release(self, reservation: Reservation) -> None:
+        self._held.discard(reservation)
+        reservation.release()
 
     def _reads_twice(self) -> bool:
         """Whether units without survivors are so frequent that the output columns are better read when needed."""
@@ -117,16 +127,25 @@ class ScanRun:
             elif fetch.split:
                 await self._ctx.stream.run(rows.select, source)
                 if rows.alive:
-                    await self._out.emit(partial(rows.put_out, await self._read_rest(rows)))
+                    await self._put_out(rows, partial(rows.put_out, await self._read_rest(rows)))
                 else:
                     spared = sum(extent.length for extent in fetch.unit.extents(self._reader.rest))
                     self._ctx.metrics.count("bytes not read", spared)
             else:
-                await self._out.emit(partial(rows.select_and_put_out, source))
+                await self._put_out(rows, partial(rows.select_and_put_out, source))
             self._finished += 1
             self._dead += not rows.alive
-            self._held.discard(fetch.reservation)
-            fetch.reservation.release()
+            self._release(fetch.reservation)
+
+    async def _put_out(self, rows: UnitRows, produce: Callable[[], Iterable[Batch]]) -> None:
+        """Emit batches of the unit, from the device where one computes."""
+        stream = self._ctx.stream
+        if stream.device.type == "cpu":
+            await self._out.emit(produce)
+            return
+        reservation = await self._reserve(rows.unit.decoded_bytes(self._reader.output), Tier.DEVICE)
+        await self._out.emit(lambda: (to_device(batch, stream) for batch in produce()))
+        self._release(reservation)
 
     async def _read_rest(self, rows: UnitRows) -> FetchedExtents:
         with self._ctx.metrics.waiting(WaitReason.IO):
@@ -139,7 +158,7 @@ class ScanRun:
         rows.keep(await _all([run(reader.select, rows.columns, *piece) for piece in pieces]))
         if rows.alive:
             await self._decode_together(rows, reader.rest, await self._read_rest(rows) if split else source)
-            await _all([self._out.emit(partial(rows.put_out_piece, piece)) for piece in rows.alive])
+            await _all([self._put_out(rows, partial(rows.put_out_piece, piece)) for piece in rows.alive])
 
     async def _decode_together(self, rows: UnitRows, positions: Sequence[int], source: FetchedExtents) -> None:
         """Each column in a job of its own."""

@@ -58,7 +58,8 @@ class TopN:
                 if waiting_rows >= _CANDIDATES + 2 * wanted:
                     best = await self._best(ctx, waiting, reservation)
                     waiting, waiting_rows = [best], best.length
-                    worst = slice_batch(best, wanted - 1, wanted) if best.length == wanted else None
+                    if best.length == wanted:
+                        worst = await ctx.stream.run(slice_batch, best, wanted - 1, wanted)
             if waiting:
                 best = await self._best(ctx, waiting, reservation)
                 await out.emit(lambda: [slice_batch(best, min(self.offset, best.length), best.length)])

@@ -10,6 +10,7 @@ from pystachio.operators.evaluate import evaluate
 from pystachio.operators.expressions import Literal
 from pystachio.operators.kernels.selection import concat_batches
 from pystachio.operators.operator import Operator, Output
+from pystachio.operators.placement import to_device
 from pystachio.runtime.channels import Receiver
 from pystachio.runtime.context import Context
 
@@ -30,7 +31,7 @@ class Values:
 
     async def run(self, ctx: Context, inputs: tuple[Receiver[Batch], ...], out: Output) -> None:
         if self.rows:
-            await out.emit(lambda: [concat_batches([self._batch(row) for row in self.rows])])
+            await out.emit(lambda: [to_device(concat_batches([self._batch(row) for row in self.rows]), ctx.stream)])
 
     def _batch(self, row: tuple[Any, ...]) -> Batch:
         one_row = Batch((), 1, None)

@@ -1,15 +1,22 @@
-"""Streams on a CUDA device: launched from worker threads, awaited through events."""
+"""Computing on a CUDA device: launched from worker threads, awaited through events.
+
+All kernels of a device run on its default stream, whichever thread launches them. One order for everything is what
+makes the rest safe without bookkeeping: the allocator hands freed memory out again in that order, threads may drop
+tensors that others made, plans share tables derived from a dictionary, and the client's own torch code on results comes
+behind ours. Launches are short and come by the plans' rank, so a plan's urgency decides who launches next; batches are
+large enough that kernels gain little from running beside each other. Copies to the device have a stream of their own
+and overlap with kernels.
+"""
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Generic, ParamSpec, TypeVar
 
 import torch
 
-from pystachio.runtime.metrics import OperatorMetrics
+from pystachio.runtime.metrics import OperatorMetrics, job_metrics
 from pystachio.runtime.plan_entry import PlanEntry
 from pystachio.runtime.streams import Stream, measured, run_job
 from pystachio.runtime.worker_pool import WorkerPool
@@ -17,14 +24,9 @@ from pystachio.runtime.worker_pool import WorkerPool
 P = ParamSpec("P")
 R = TypeVar("R")
 
-INTERACTIVE_STREAM_PRIORITY = -1
-"""CUDA prefers blocks of streams with the lower number; 0 is the default and the lowest."""
-
 
 class CudaStreams:
-    """Each launching thread has a stream per urgency, so that jobs of different threads overlap on the device.
-
-    A launch is over long before its work. Threads of their own block on the events (without spinning and without the
+    """A launch is over long before its work. Threads of their own block on the events (without spinning and without the
     GIL), so that neither the loop nor the launching threads wait for the device.
     """
 
@@ -32,32 +34,21 @@ class CudaStreams:
         self._device = device
         self._launchers = launchers
         self._event_waiters = WorkerPool(threads, name="pystachio-cuda-event")
-        self._streams = _ThreadStreams()
+        self._uploads: torch.cuda.Stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
 
     def open(self, plan: PlanEntry, metrics: OperatorMetrics) -> Stream:
-        return CudaStream(self._device, self._launchers, self._event_waiters, self._streams, plan, metrics)
+        return CudaStream(self._device, self._launchers, self._event_waiters, self._uploads, plan, metrics)
 
     async def close(self) -> None:
         await self._event_waiters.close()
 
 
-class _ThreadStreams(threading.local):
-    def __init__(self) -> None:
-        self._by_urgency: dict[bool, torch.cuda.Stream] = {}
-
-    def get(self, device: torch.device, *, urgent: bool) -> torch.cuda.Stream:
-        found = self._by_urgency.get(urgent)
-        if found is None:
-            priority = INTERACTIVE_STREAM_PRIORITY if urgent else 0
-            found = self._by_urgency[urgent] = torch.cuda.Stream(device, priority=priority)  # type: ignore[no-untyped-call]
-        return found
-
-
 class CudaStream:
     """One operator's access to the device.
 
-    `run` returns when the device has done what the job launched, so whatever the job used may be freed or written
-    afterwards, by any stream. Work that the job launches elsewhere than on the current stream is its own affair.
+    `run` returns when the device has done what the job launched (and what was launched before it), so whatever the job
+    made may be read by any stream and by the host. Work that the job launches elsewhere than on the current stream is
+    its own affair.
     """
 
     def __init__(
@@ -65,19 +56,19 @@ class CudaStream:
         device: torch.device,
         launchers: WorkerPool,
         event_waiters: WorkerPool,
-        streams: _ThreadStreams,
+        uploads: torch.cuda.Stream,
         plan: PlanEntry,
         metrics: OperatorMetrics,
     ) -> None:
         self.device = device
         self._launchers = launchers
         self._event_waiters = event_waiters
-        self._streams = streams
+        self._uploads = uploads
         self._plan = plan
         self._metrics = metrics
 
     async def run(self, function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
-        launch = _Launch(partial(function, *args, **kwargs), self.device, self._streams, self._plan)
+        launch = _Launch(partial(function, *args, **kwargs), self.device, self._metrics)
         try:
             return await run_job(self._launchers, self._plan, measured(self._metrics, launch))
         finally:
@@ -85,20 +76,36 @@ class CudaStream:
             if launch.launched is not None:
                 await run_job(self._event_waiters, self._plan, launch.launched.synchronize, withdrawable=False)
 
+    def upload(self, tensors: Sequence[torch.Tensor]) -> tuple[list[torch.Tensor], torch.cuda.Event]:
+        """Through pinned memory. torch keeps a pinned source until its copy is over, however early it is dropped."""
+        kernels = torch.cuda.current_stream(self.device)
+        with torch.cuda.stream(self._uploads):
+            copies = [_pinned(tensor).to(self.device, non_blocking=True) for tensor in tensors]
+            ready = torch.cuda.Event()  # type: ignore[no-untyped-call]
+            ready.record(self._uploads)
+        kernels.wait_event(ready)
+        for copy in copies:
+            # Allocated for the stream of the copies: freed, it must not be written again before the kernels are done.
+            copy.record_stream(kernels)
+        return copies, ready
+
+
+def _pinned(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.pin_memory() if tensor.numel() else tensor
+
 
 class _Launch(Generic[R]):
     """The job of a launching thread. `launched` is the event behind all that it put on its stream."""
 
-    def __init__(self, call: Callable[[], R], device: torch.device, streams: _ThreadStreams, plan: PlanEntry) -> None:
+    def __init__(self, call: Callable[[], R], device: torch.device, metrics: OperatorMetrics) -> None:
         self._call = call
         self._device = device
-        self._streams = streams
-        self._plan = plan
+        self._metrics = metrics
         self.launched: torch.cuda.Event | None = None
 
     def __call__(self) -> R:
-        stream = self._streams.get(self._device, urgent=self._plan.priority == 0)
-        with torch.cuda.stream(stream):
+        stream = torch.cuda.default_stream(self._device)
+        with torch.cuda.stream(stream), job_metrics(self._metrics):
             try:
                 return self._call()
             finally:

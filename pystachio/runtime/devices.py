@@ -8,13 +8,16 @@ from pystachio.errors import InvalidRequest
 
 
 def choose_device(requested: str = "auto") -> torch.device:
-    """The device named by `auto` (the first CUDA device, else the CPU), `cpu`, `cuda` or `cuda:N`.
+    """The device named by `auto`, `cpu`, `cuda` or `cuda:N`.
+
+    `auto` is the CPU: the path over CUDA devices is tested on a stand-in but has not run on hardware yet, so it is only
+    taken when it is asked for.
 
     Raises InvalidRequest for a device that this machine lacks.
     """
     available = cuda_device_count()
     if requested == "auto":
-        return torch.device("cuda", 0) if available else torch.device("cpu")
+        return torch.device("cpu")
     try:
         device = torch.device(requested)
     except RuntimeError as error:

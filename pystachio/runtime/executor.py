@@ -13,7 +13,7 @@ from pystachio.runtime.clock import Clock
 from pystachio.runtime.context import Context, PlanIdentity
 from pystachio.runtime.failures import typed_error
 from pystachio.runtime.logging import get_logger
-from pystachio.runtime.memory import Memory, Tier
+from pystachio.runtime.memory import Memory
 from pystachio.runtime.metrics import OperatorMetrics, PlanMetrics
 from pystachio.runtime.plan_entry import PlanEntry
 from pystachio.runtime.settings import ExecutionSettings
@@ -62,8 +62,8 @@ class PlanScope:
 
     @property
     def memory_budget(self) -> int:
-        """Bytes of host memory that the node may hold."""
-        return self._memory.budget(Tier.HOST)
+        """Bytes that the node may hold where operators compute."""
+        return self._memory.budget()
 
     def context(self, operator: str) -> Context:
         """The view of one operator. Its name is unique in the plan: metrics and memory are kept under it."""

@@ -99,9 +99,9 @@ class OperatorMemory:
         self._metrics = metrics
 
     async def reserve(
-        self, nbytes: int, *, tier: Tier = Tier.HOST, net_delta: int | None = None, transient: bool = False
+        self, nbytes: int, *, tier: Tier | None = None, net_delta: int | None = None, transient: bool = False
     ) -> Reservation:
-        """Wait until `nbytes` may be held in `tier`.
+        """Wait until `nbytes` may be held in `tier` (None: where the node's operators compute).
 
         State (the default) is what the operator keeps; transient bytes are on their way and surely freed by consumers.
         `net_delta` is what the work behind the request will do to memory in the end (negative: it frees more than it
@@ -116,7 +116,7 @@ class OperatorMemory:
         return Reservation(tier_memory, account, nbytes, transient, self._metrics)
 
     def reserve_nowait(
-        self, nbytes: int, *, tier: Tier = Tier.HOST, transient: bool = False, force: bool = False
+        self, nbytes: int, *, tier: Tier | None = None, transient: bool = False, force: bool = False
     ) -> Reservation | None:
         """The twin that does not wait, for any thread: None when `nbytes` are not free now or others wait for them.
 
@@ -131,19 +131,20 @@ class OperatorMemory:
 class Memory:
     """The node's memory, tier by tier. A tier without a budget admits nothing."""
 
-    def __init__(self, budgets: Mapping[Tier, int], clock: Clock) -> None:
-        """Inside the running loop whose coroutines will wait."""
+    def __init__(self, budgets: Mapping[Tier, int], clock: Clock, working: Tier = Tier.HOST) -> None:
+        """Inside the running loop whose coroutines will wait. Operators compute in the tier `working`."""
         loop = asyncio.get_running_loop()
         self._tiers = {tier: _TierMemory(tier, budgets.get(tier, 0), clock, loop) for tier in Tier}
+        self._working = working
 
     def operator(self, plan: PlanEntry, operator: str, metrics: OperatorMetrics) -> OperatorMemory:
         return OperatorMemory(self, plan, operator, metrics)
 
-    def budget(self, tier: Tier) -> int:
-        return self._tiers[tier].pool.budget
+    def budget(self, tier: Tier | None = None) -> int:
+        return self._tiers[tier or self._working].pool.budget
 
-    def account(self, tier: Tier, plan: PlanEntry, operator: str) -> tuple[_TierMemory, Account]:
-        tier_memory = self._tiers[tier]
+    def account(self, tier: Tier | None, plan: PlanEntry, operator: str) -> tuple[_TierMemory, Account]:
+        tier_memory = self._tiers[tier or self._working]
         return tier_memory, tier_memory.account(plan, operator)
 
     def plan_became_idle(self) -> None:

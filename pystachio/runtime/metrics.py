@@ -5,8 +5,10 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import Final
 
 from pystachio.runtime.clock import Clock
 
@@ -131,6 +133,26 @@ class OperatorMetrics:
                 peak_memory=self._peak_memory,
                 counts=dict(self._counts),
             )
+
+
+_JOB: Final[ContextVar[OperatorMetrics | None]] = ContextVar("job", default=None)
+
+
+@contextmanager
+def job_metrics(metrics: OperatorMetrics) -> Iterator[None]:
+    """`count_in_job` counts with `metrics` in here, on this thread."""
+    token = _JOB.set(metrics)
+    try:
+        yield
+    finally:
+        _JOB.reset(token)
+
+
+def count_in_job(what: str, amount: int) -> None:
+    """Count with the operator whose job runs on this thread; kernels know no other way to it. Nothing elsewhere."""
+    metrics = _JOB.get()
+    if metrics is not None and amount:
+        metrics.count(what, amount)
 
 
 class PlanMetrics:

@@ -111,7 +111,8 @@ class Node:
             resources.push_async_callback(self._workers.close)
             self._streams = self._open_streams()
             resources.push_async_callback(self._streams.close)
-            self._memory = Memory(self._budgets, self._clock)
+            working = Tier.DEVICE if self._device.type == "cuda" else Tier.HOST
+            self._memory = Memory(self._budgets, self._clock, working)
             await self._transfers.start()
             resources.push_async_callback(self._transfers.stop)
             self._children = await resources.enter_async_context(Children(self._decide))

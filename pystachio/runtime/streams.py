@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import ParamSpec, Protocol, TypeVar
 
@@ -24,10 +24,18 @@ class Stream(Protocol):
     def device(self) -> torch.device: ...
 
     async def run(self, function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
-        """Run `function` off the loop and return when its work on the device is done.
+        """Run `function` off the loop and return when its work on the device is done: its results may be read anywhere.
 
         When the caller is cancelled, a waiting job is withdrawn and a running one is awaited before the cancellation
         goes on: afterwards nothing reads or writes the job's buffers. Keep jobs short.
+        """
+        ...
+
+    def upload(self, tensors: Sequence[torch.Tensor]) -> tuple[list[torch.Tensor], torch.cuda.Event | None]:
+        """CPU tensors on the device, and the event after which other streams may read them; only inside a job.
+
+        The job's own kernels may use the copies at once: they come behind them on the device. The sources may be
+        dropped as soon as this returns.
         """
         ...
 
@@ -64,6 +72,10 @@ class CpuStream:
     async def run(self, function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
         metrics = self._metrics
         return await run_job(self._pool, self._plan, measured(metrics, partial(function, *args, **kwargs)))
+
+    def upload(self, tensors: Sequence[torch.Tensor]) -> tuple[list[torch.Tensor], torch.cuda.Event | None]:
+        """They are there."""
+        return list(tensors), None
 
 
 def measured(metrics: OperatorMetrics, call: Callable[[], R]) -> Callable[[], R]:

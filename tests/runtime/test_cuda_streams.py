@@ -28,16 +28,14 @@ class FakeDevice:
         self.done = threading.Event()
         self.launched = asyncio.Event()
         self._loop = asyncio.get_running_loop()
-        self.priorities: list[int] = []
         self.current: list[object] = []
 
     def install(self, monkeypatch: pytest.MonkeyPatch) -> None:
         fake = self
 
         class Stream:
-            def __init__(self, device: torch.device, priority: int) -> None:
+            def __init__(self, device: torch.device) -> None:
                 assert device == DEVICE
-                fake.priorities.append(priority)
 
         class Event:
             def __init__(self, blocking: bool) -> None:
@@ -58,7 +56,9 @@ class FakeDevice:
             yield
             fake.current.pop()
 
+        default = Stream(DEVICE)
         monkeypatch.setattr(torch.cuda, "Stream", Stream)
+        monkeypatch.setattr(torch.cuda, "default_stream", lambda device: default)
         monkeypatch.setattr(torch.cuda, "Event", Event)
         monkeypatch.setattr(torch.cuda, "stream", stream)
 
@@ -124,8 +124,7 @@ async def test_cancellation_waits_for_the_device(device: FakeDevice, streams: Cu
     assert plan.external == 0
 
 
-async def test_a_launching_thread_has_a_stream_per_urgency(device: FakeDevice, streams: CudaStreams) -> None:
+async def test_all_plans_launch_on_the_default_stream(device: FakeDevice, streams: CudaStreams) -> None:
     device.done.set()
-    for priority in (2, 1, 0, 0):
-        await open_stream(streams, priority)[0].run(int)
-    assert device.priorities == [0, -1]
+    used = [await open_stream(streams, priority)[0].run(lambda: device.current[-1]) for priority in (2, 1, 0)]
+    assert set(used) == {torch.cuda.default_stream(DEVICE)}

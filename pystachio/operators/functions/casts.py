@@ -22,6 +22,7 @@ from pystachio.operators.functions.units import is_number, is_point_in_time, ste
 from pystachio.operators.kernels import primitives
 from pystachio.operators.kernels.arithmetic import round_half_away
 from pystachio.operators.kernels.selection import all_null, concat, device_of, plain, slice_column
+from pystachio.operators.placement import column_on
 
 
 def cast(column: Column, type_: pa.DataType, *, null_on_failure: bool = False) -> Column:
@@ -52,9 +53,9 @@ def _cast_or_null(values: Column, type_: pa.DataType) -> Column:
 def _cast(values: FixedColumn | WideDecimalColumn | BytesColumn, type_: pa.DataType) -> Column:
     source = values.type
     if isinstance(values, BytesColumn):
-        return _retyped(values, type_) if is_text(type_) else _to_device(from_text(values, type_), values)
+        return _retyped(values, type_) if is_text(type_) else column_on(from_text(values, type_), device_of(values))
     if is_text(type_):
-        return _to_device(to_text(values), values)
+        return column_on(to_text(values), device_of(values))
     if pa.types.is_floating(source):
         assert isinstance(values, FixedColumn)
         return _from_floats(values, type_)
@@ -78,23 +79,6 @@ def _retyped(values: BytesColumn, type_: pa.DataType) -> BytesColumn:
         except pa.ArrowInvalid as error:
             raise DataError(f"bytes that are no UTF-8 text: {error}") from error
     return BytesColumn(type_, values.offsets, values.data, values.validity)
-
-
-def _to_device(column: Column, like: Column) -> Column:
-    """Text is parsed and printed on the host."""
-    device = device_of(like)
-    if device.type == "cpu":
-        return column
-    validity = None if column.validity is None else column.validity.to(device)
-    match column:
-        case FixedColumn(type=type_, values=values, bounds=bounds):
-            return FixedColumn(type_, values.to(device), validity, bounds)
-        case WideDecimalColumn(type=type_, high=high, low=low):
-            return WideDecimalColumn(type_, high.to(device), low.to(device), validity)
-        case BytesColumn(type=type_, offsets=offsets, data=data):
-            return BytesColumn(type_, offsets.to(device), data.to(device), validity)
-        case _:
-            raise AssertionError("a cast does not make dictionaries")
 
 
 def _to_floats(values: FixedColumn | WideDecimalColumn) -> torch.Tensor:
@@ -178,10 +162,10 @@ def _between_zones(values: FixedColumn, type_: pa.DataType) -> Column:
         if target.upper() == "UTC":
             return _as(naive, type_)
         aware = pc.assume_timezone(column_to_arrow(naive), target, ambiguous="earliest", nonexistent="latest")
-        return _to_device(column_from_arrow(aware), values)
+        return column_on(column_from_arrow(aware), device_of(values))
     if source is not None and target is None and source.upper() != "UTC":
         local = pc.local_timestamp(column_to_arrow(values))
-        return convert_time(_to_device(column_from_arrow(local), values), type_, values.validity)
+        return convert_time(column_on(column_from_arrow(local), device_of(values)), type_, values.validity)
     return convert_time(values, type_, values.validity)
 
 

@@ -96,7 +96,7 @@ def _compare_text(function: str, left: Operand, right: Operand) -> torch.Tensor:
         if left.dictionary is right.dictionary:
             return primitives(left.codes.device).compare(function, left.codes, right.codes)
         if len(left.dictionary) <= len(left):
-            mapped = of_codes(translate(left.dictionary, right.dictionary), left)
+            mapped = of_codes(translate(left.dictionary, right.dictionary, left.codes.device), left)
             return primitives(left.codes.device).compare(function, mapped, right.codes)
     result = column_from_arrow(_ARROW[function](text_array(left), text_array(right)))
     assert isinstance(result, FixedColumn)

@@ -154,7 +154,7 @@ def _common_dtype(type_: pa.DataType, dtypes: list[torch.dtype]) -> torch.dtype:
 
 
 def _tensor(value: torch.Tensor | bool | int | float, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
-    return value.to(dtype) if isinstance(value, torch.Tensor) else torch.tensor(value, dtype=dtype, device=device)
+    return value.to(dtype) if isinstance(value, torch.Tensor) else torch.full((), value, dtype=dtype, device=device)
 
 
 def _choose_wide(

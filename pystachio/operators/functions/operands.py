@@ -40,7 +40,7 @@ def constant(literal: Literal, rows: int, device: torch.device) -> Column:
         return all_null(type_, rows, device)
     if is_text(type_):
         codes = torch.zeros(rows, dtype=torch.int8, device=device)
-        return DictionaryColumn(type_, codes, _single_value(value, type_, device))
+        return DictionaryColumn(type_, codes, _single_value(value, type_))
     if isinstance(value, bool):
         return FixedColumn(type_, torch.full((rows,), value, dtype=torch.bool, device=device))
     if isinstance(value, float) or pa.types.is_floating(type_):
@@ -148,8 +148,8 @@ def boolean_column(true: torch.Tensor, false: torch.Tensor | None = None) -> Fix
 
 
 @lru_cache(maxsize=1024)
-def _single_value(value: Any, type_: pa.DataType, device: torch.device) -> Dictionary:
+def _single_value(value: Any, type_: pa.DataType) -> Dictionary:
     """One object per value: batches of a constant share their dictionary, so that nothing needs to be unified."""
     raw = value.encode() if isinstance(value, str) else bytes(value)
-    data = torch.tensor(list(raw), dtype=torch.uint8, device=device)
-    return Dictionary(BytesColumn(type_, torch.tensor([0, len(raw)], device=device), data))
+    data = torch.tensor(list(raw), dtype=torch.uint8)
+    return Dictionary(BytesColumn(type_, torch.tensor([0, len(raw)]), data))

@@ -21,6 +21,7 @@ from pystachio.operators.functions.function import Invocation, Kernel, Operand
 from pystachio.operators.functions.operands import column
 from pystachio.operators.kernels.selection import all_null, plain, take_or_null
 from pystachio.operators.kernels.strings import arrow_view, to_codes
+from pystachio.operators.placement import column_on, on_host
 
 TextFunction = Callable[..., pa.Array]
 """From an Arrow array (large_string) and plain Python values to an Arrow array of equal length."""
@@ -53,27 +54,21 @@ def text_of(values: Column) -> pa.Array:
 
 def from_array(array: pa.Array, invocation: Invocation) -> Column:
     """The Arrow result on the invocation's device, integers as narrow as they were."""
-    result = column_from_arrow(array)
+    result = column_on(column_from_arrow(array), invocation.device)
     if isinstance(result, FixedColumn):
-        values = result.values.to(invocation.device)
-        return FixedColumn(invocation.type, values, _to(result.validity, invocation.device))
+        return FixedColumn(invocation.type, result.values, result.validity)
     assert isinstance(result, BytesColumn)
-    offsets, data = result.offsets.to(invocation.device), result.data.to(invocation.device)
-    return BytesColumn(invocation.type, offsets, data, _to(result.validity, invocation.device))
-
-
-def _to(validity: torch.Tensor | None, device: torch.device) -> torch.Tensor | None:
-    return None if validity is None else validity.to(device)
+    return BytesColumn(invocation.type, result.offsets, result.data, result.validity)
 
 
 def _by_parameters(
     function: TextFunction, array: pa.Array, parameters: list[Operand], invocation: Invocation
 ) -> Operand:
-    rows = np.arange(invocation.rows) if invocation.valid is None else np.flatnonzero(invocation.valid.cpu().numpy())
+    rows = np.arange(invocation.rows) if invocation.valid is None else np.flatnonzero(on_host(invocation.valid).numpy())
     combined = np.zeros(invocation.rows, np.int64)
     for parameter in parameters:
         if not isinstance(parameter, Literal):
-            codes = to_codes(_plain_fixed(parameter)).codes.cpu().numpy()
+            codes = on_host(to_codes(_plain_fixed(parameter)).codes).numpy()
             combined = combined * (int(codes.max(initial=0)) + 1) + codes
     groups, first, membership = np.unique(combined[rows], return_index=True, return_inverse=True)
     if len(groups) == 0:

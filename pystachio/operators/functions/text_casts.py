@@ -13,6 +13,7 @@ from pystachio.errors import DataError, Unsupported
 from pystachio.operators.arrow import column_from_arrow, column_to_arrow
 from pystachio.operators.column import BytesColumn, Column, FixedColumn, WideDecimalColumn
 from pystachio.operators.kernels.strings import arrow_view
+from pystachio.operators.placement import on_host
 
 _TRUE: Final = pa.array(["true", "t", "yes", "y", "on", "1"], pa.large_string())
 _FALSE: Final = pa.array(["false", "f", "no", "n", "off", "0"], pa.large_string())
@@ -102,10 +103,10 @@ def _format_decimals(column: FixedColumn | WideDecimalColumn) -> pa.Array:
 def _format_floats(column: FixedColumn | WideDecimalColumn) -> pa.Array:
     """By numpy: the shortest digits that read back as the same number, with an exponent only beyond 16 digits."""
     assert isinstance(column, FixedColumn)
-    texts = pa.array(column.values.cpu().numpy().astype(str), pa.large_string())
+    texts = pa.array(on_host(column.values).numpy().astype(str), pa.large_string())
     if column.validity is None:
         return texts
-    return pc.if_else(pa.array(column.validity.cpu().numpy()), texts, pa.scalar(None, pa.large_string()))
+    return pc.if_else(pa.array(on_host(column.validity).numpy()), texts, pa.scalar(None, pa.large_string()))
 
 
 def _format_times(column: FixedColumn | WideDecimalColumn) -> pa.Array:

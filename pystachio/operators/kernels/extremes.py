@@ -57,7 +57,8 @@ def _extreme_text(column: Column, grouping: Grouping, validity: torch.Tensor | N
     if len(dictionary) == 0:
         return all_null(column.type, grouping.groups, grouping.device)
     best = _where_valid(_extreme_integers(places, valid, grouping, largest), validity)
-    return DictionaryColumn(column.type, values_by_rank(dictionary).index_select(0, best), dictionary, validity)
+    codes = values_by_rank(dictionary, best.device).index_select(0, best)
+    return DictionaryColumn(column.type, codes, dictionary, validity)
 
 
 def _extreme_limbs(

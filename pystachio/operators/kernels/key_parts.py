@@ -77,7 +77,7 @@ class CodePart:
                 False,
             )
         else:
-            mapping = translate(coded.dictionary, self.dictionary)
+            mapping = translate(coded.dictionary, self.dictionary, coded.codes.device)
             mapping = torch.where(mapping < 0, self.span, mapping)
             digits, exact = mapping.index_select(0, index(coded.codes)), False
         if coded.validity is None:

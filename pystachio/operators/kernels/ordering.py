@@ -20,27 +20,26 @@ from pystachio.operators.column import (
 from pystachio.operators.kernels.bounds import bounds_of
 from pystachio.operators.kernels.selection import device_of, plain
 from pystachio.operators.kernels.strings import arrow_view, index, to_codes
+from pystachio.operators.placement import table_on
 
 _SPAN_LIMIT: Final = 1 << 62
 _SIGN: Final = -(2**63)
 
 
-def ranks(dictionary: Dictionary) -> torch.Tensor:
-    """int32 or int64 [values]: the position of each value in ascending byte order; cached with the dictionary."""
+def ranks(dictionary: Dictionary, device: torch.device) -> torch.Tensor:
+    """int32 or int64 [values]: the position of each value in ascending byte order; kept with the dictionary."""
     known = dictionary.derived.get("ranks")
     if known is None:
         order = torch.from_numpy(pc.sort_indices(arrow_view(dictionary.values)).to_numpy().astype("int64"))
         numbers = torch.arange(len(dictionary), dtype=torch.int32 if len(dictionary) < 2**31 else torch.int64)
         places = torch.empty_like(numbers).index_copy_(0, order, numbers)
-        values = dictionary.values
-        device = values.data.device if isinstance(values, BytesColumn) else values.values.device
-        known = dictionary.derived.setdefault("ranks", places.to(device))
-    return cast(torch.Tensor, known)
+        known = dictionary.derived.setdefault("ranks", places)
+    return table_on(dictionary, "ranks", cast(torch.Tensor, known), device)
 
 
-def values_by_rank(dictionary: Dictionary) -> torch.Tensor:
+def values_by_rank(dictionary: Dictionary, device: torch.device) -> torch.Tensor:
     """The code of each rank: the inverse of `ranks`."""
-    places = ranks(dictionary)
+    places = ranks(dictionary, device)
     codes = torch.arange(places.shape[0], dtype=places.dtype, device=places.device)
     return torch.empty_like(places).index_copy_(0, places.to(torch.int64), codes)
 
@@ -70,7 +69,8 @@ def text_ranks(column: Column) -> tuple[torch.Tensor, Dictionary, torch.Tensor |
     coded = to_codes(column)
     if len(coded.dictionary) == 0:
         return torch.zeros(len(coded), dtype=torch.int32, device=coded.codes.device), coded.dictionary, coded.validity
-    return ranks(coded.dictionary).index_select(0, index(coded.codes)), coded.dictionary, coded.validity
+    places = ranks(coded.dictionary, coded.codes.device)
+    return places.index_select(0, index(coded.codes)), coded.dictionary, coded.validity
 
 
 @dataclass(frozen=True, slots=True)

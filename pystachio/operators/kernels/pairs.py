@@ -33,12 +33,12 @@ class Matches:
         total = int(ends[-1]) if ends.shape[0] else 0
         if total == 0:
             return
-        cuts = torch.arange(0, total, limit, device=ends.device)
-        lasts = torch.cat((cuts[1:], cuts.new_full((1,), total)))
-        first_rows = torch.searchsorted(ends, cuts, right=True).tolist()
-        last_rows = torch.searchsorted(ends, lasts - 1, right=True).tolist()
-        for cut, last, first_row, last_row in zip(cuts.tolist(), lasts.tolist(), first_rows, last_rows, strict=True):
-            yield self._slice(ends, cut, last, first_row, last_row + 1)
+        cuts = range(0, total, limit)
+        firsts = torch.arange(0, total, limit, device=ends.device)
+        edges = torch.stack((firsts, (firsts + limit).clamp_(max=total) - 1))
+        first_rows, last_rows = torch.searchsorted(ends, edges, right=True).tolist()
+        for cut, first_row, last_row in zip(cuts, first_rows, last_rows, strict=True):
+            yield self._slice(ends, cut, min(cut + limit, total), first_row, last_row + 1)
 
     def unflagged(self, flags: torch.Tensor) -> Matches:
         """Each distinct range once, without those whose first row has its flag (uint8, per matching row) set."""

@@ -53,8 +53,8 @@ def indices_of_true(mask: torch.Tensor) -> torch.Tensor:
 
 def minimum_and_maximum(values: torch.Tensor) -> Bounds:
     """Of a non-empty integer tensor."""
-    low, high = torch.aminmax(values)
-    return int(low), int(high)
+    low, high = torch.stack(torch.aminmax(values)).tolist()
+    return low, high
 
 
 def all_true(mask: torch.Tensor) -> bool:

@@ -20,6 +20,7 @@ from pystachio.operators.column import (
 )
 from pystachio.operators.kernels import primitives
 from pystachio.operators.kernels.strings import index, unify
+from pystachio.operators.placement import values_on
 
 
 def take(column: Column, indices: torch.Tensor) -> Column:
@@ -63,7 +64,7 @@ def slice_column(column: Column, start: int, stop: int) -> Column:
         case DictionaryColumn(type=type_, codes=codes, dictionary=dictionary):
             return DictionaryColumn(type_, codes[start:stop], dictionary, validity)
         case BytesColumn(type=type_, offsets=offsets, data=data):
-            first, last = int(offsets[start]), int(offsets[stop])
+            first, last = ends(offsets, start, stop)
             return BytesColumn(type_, offsets[start : stop + 1] - first, data[first:last], validity)
 
 
@@ -105,7 +106,7 @@ def decode(column: DictionaryColumn) -> Column:
     """The plain column behind the codes."""
     if len(column.dictionary) == 0:
         return all_null(column.type, len(column), column.codes.device, like=column.dictionary.values)
-    values = take(column.dictionary.values, index(column.codes))
+    values = take(values_on(column.dictionary, column.codes.device), index(column.codes))
     return values if column.validity is None else with_validity(values, column.validity)
 
 
@@ -174,6 +175,14 @@ def device_of(column: Column) -> torch.device:
             return codes.device
 
 
+def ends(offsets: torch.Tensor, start: int, stop: int) -> tuple[int, int]:
+    """Where the bytes of the rows [start, stop) begin and end; one wait for a device instead of two."""
+    if stop == start or offsets.device.type == "cpu":
+        return int(offsets[start]), int(offsets[stop])
+    first, last = offsets[start : stop + 1 : stop - start].tolist()
+    return first, last
+
+
 def union_bounds(known: Sequence[Bounds | None]) -> Bounds | None:
     """The smallest range around all of them; None when one is not known."""
     ranges = [bounds for bounds in known if bounds is not None]
@@ -233,7 +242,7 @@ def _concat_bytes(columns: Sequence[BytesColumn]) -> BytesColumn:
     """Bytes are copied once; a column's bytes outside its offsets are left behind."""
     offsets, data, total = [columns[0].offsets.new_zeros(1)], [], 0
     for column in columns:
-        first, last = int(column.offsets[0]), int(column.offsets[-1])
+        first, last = ends(column.offsets, 0, len(column))
         offsets.append(column.offsets[1:] + (total - first))
         data.append(column.data[first:last])
         total += last - first

@@ -3,14 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import cast
+from typing import Final, cast
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import torch
 
-from pystachio.operators.arrow import codes_from_arrow, column_from_arrow, column_to_arrow, large_array
+from pystachio.operators.arrow import (
+    codes_from_arrow,
+    column_from_arrow,
+    column_to_arrow,
+    dictionary_from_arrow,
+    large_array,
+)
 from pystachio.operators.column import BytesColumn, Dictionary, DictionaryColumn, FixedColumn
+from pystachio.operators.placement import table_on
+
+_HOST: Final = torch.device("cpu")
 
 
 def to_codes(column: BytesColumn | FixedColumn | DictionaryColumn) -> DictionaryColumn:
@@ -19,7 +28,7 @@ def to_codes(column: BytesColumn | FixedColumn | DictionaryColumn) -> Dictionary
         return column
     encoded = arrow_view(column).dictionary_encode()
     device = _device(column)
-    dictionary = _dictionary(encoded.dictionary, device)
+    dictionary = dictionary_from_arrow(encoded.dictionary)
     codes, validity = codes_from_arrow(encoded.indices, len(dictionary))
     return DictionaryColumn(
         column.type, codes.to(device), dictionary, None if validity is None else validity.to(device)
@@ -44,7 +53,7 @@ def recode(column: DictionaryColumn, target: Dictionary) -> DictionaryColumn:
     """The column on `target`, which must hold every value of its dictionary."""
     if column.dictionary is target:
         return column
-    codes = of_codes(translate(column.dictionary, target), column)
+    codes = of_codes(translate(column.dictionary, target, column.codes.device), column)
     return DictionaryColumn(column.type, codes, target, column.validity)
 
 
@@ -55,16 +64,16 @@ def of_codes(per_value: torch.Tensor, column: DictionaryColumn) -> torch.Tensor:
     return per_value.index_select(0, index(column.codes))
 
 
-def translate(source: Dictionary, target: Dictionary) -> torch.Tensor:
-    """For each code of `source` the code of the equal value in `target`, or -1: int32, cached with `source`."""
+def translate(source: Dictionary, target: Dictionary, device: torch.device = _HOST) -> torch.Tensor:
+    """For each code of `source` the code of the equal value in `target`, or -1: int32, kept with `source`."""
     key = ("translate", target)
     known = source.derived.get(key)
     if known is None:
         positions = pc.index_in(arrow_view(source.values), value_set=arrow_view(target.values)).fill_null(-1)
         mapping = column_from_arrow(positions)
         assert isinstance(mapping, FixedColumn)
-        known = source.derived.setdefault(key, mapping.values.to(_device(source.values)))
-    return cast(torch.Tensor, known)
+        known = source.derived.setdefault(key, mapping.values)
+    return table_on(source, key, cast(torch.Tensor, known), device)
 
 
 def index(codes: torch.Tensor) -> torch.Tensor:
@@ -84,20 +93,9 @@ def _union(dictionaries: tuple[Dictionary, ...]) -> Dictionary:
         complete = all(bool((translate(other, largest) >= 0).all()) for other in dictionaries if other is not largest)
         if not complete:
             values = pa.concat_arrays([arrow_view(dictionary.values) for dictionary in dictionaries]).unique()
-            largest = _dictionary(values, _device(dictionaries[0].values))
+            largest = dictionary_from_arrow(values)
         known = dictionaries[0].derived.setdefault(key, largest)
     return cast(Dictionary, known)
-
-
-def _dictionary(values: pa.Array, device: torch.device) -> Dictionary:
-    column = column_from_arrow(values)
-    match column:
-        case BytesColumn(type=type_, offsets=offsets, data=data):
-            return Dictionary(BytesColumn(type_, offsets.to(device), data.to(device)))
-        case FixedColumn(type=type_, values=numbers, bounds=bounds):
-            return Dictionary(FixedColumn(type_, numbers.to(device), None, bounds))
-        case _:
-            raise AssertionError(f"no dictionary of {column.type}")
 
 
 def _device(column: BytesColumn | FixedColumn) -> torch.device:
