@@ -12,22 +12,31 @@ enum { BLOCK = 1024 };
 #ifdef PS_AVX2
 static bool has_avx2;
 
-__attribute__((constructor)) static void look_at_processor(void) { has_avx2 = __builtin_cpu_supports("avx2"); }
+/* How eight values of each width are moved to the lanes of a vector. */
+enum { WIDEST = 25 };
+static uint8_t picks_of[WIDEST + 1][32];
+static uint32_t shifts_of[WIDEST + 1][8];
 
-/* Eight values of at most 25 bits at a time: four bytes around each are moved to a lane, then shifted and masked.
+/* The first byte of the upper four of eight values. */
+PS_INLINE unsigned upper_byte(unsigned width) { return 4 * width / 8; }
+
+__attribute__((constructor)) static void make_lanes(void) {
+    has_avx2 = __builtin_cpu_supports("avx2");
+    for (unsigned width = 1; width <= WIDEST; width++)
+        for (unsigned lane = 0; lane < 8; lane++) {
+            unsigned bit = lane * width - (lane < 4 ? 0 : 8 * upper_byte(width));
+            for (unsigned byte = 0; byte < 4; byte++) picks_of[width][4 * lane + byte] = (uint8_t)(bit / 8 + byte);
+            shifts_of[width][lane] = bit % 8;
+        }
+}
+
+/* Eight values of at most 25 bits at a time: the four bytes around each are moved to a lane, then shifted and masked.
  * Returns how many values it unpacked; the rest is too close to the end of the input for its wide loads. */
 __attribute__((target("avx2"))) static int64_t unpack_avx2(ps_bytes in, unsigned width, uint32_t *out, int64_t count,
                                                            uint32_t *highest) {
-    uint8_t pick[32];
-    uint32_t shift[8];
-    unsigned second = 4 * width / 8; /* first byte of the upper four values */
-    for (unsigned lane = 0; lane < 8; lane++) {
-        unsigned bit = lane * width - (lane < 4 ? 0 : 8 * second);
-        for (unsigned byte = 0; byte < 4; byte++) pick[4 * lane + byte] = (uint8_t)(bit / 8 + byte);
-        shift[lane] = bit % 8;
-    }
-    const __m256i picks = _mm256_loadu_si256((const __m256i *)pick);
-    const __m256i shifts = _mm256_loadu_si256((const __m256i *)shift);
+    const unsigned second = upper_byte(width);
+    const __m256i picks = _mm256_loadu_si256((const __m256i *)picks_of[width]);
+    const __m256i shifts = _mm256_loadu_si256((const __m256i *)shifts_of[width]);
     const __m256i mask = _mm256_set1_epi32((int)((1u << width) - 1));
     __m256i largest = _mm256_setzero_si256();
     int64_t done = 0;
@@ -56,7 +65,7 @@ static uint32_t unpack(ps_bytes in, unsigned width, uint32_t *out, int64_t count
         return 0;
     }
 #ifdef PS_AVX2
-    if (has_avx2 && width <= 25) done = unpack_avx2(in, width, out, count, &highest);
+    if (has_avx2 && width <= WIDEST) done = unpack_avx2(in, width, out, count, &highest);
 #endif
     const uint64_t mask = (UINT64_C(1) << width) - 1;
     for (; done < count; done++) {
@@ -74,20 +83,59 @@ static uint32_t unpack(ps_bytes in, unsigned width, uint32_t *out, int64_t count
     return highest;
 }
 
-#define LOOK_UP(TYPE)                                                     \
-    {                                                                     \
-        const TYPE *entries = table->entries;                             \
-        TYPE *to = (TYPE *)out + row;                                     \
-        for (int64_t i = 0; i < count; i++) to[i] = entries[codes[i]];    \
-        break;                                                            \
+/* A table with what speeds up looking things up in it. */
+typedef struct {
+    const ps_table *table;
+    bool is_small; /* all of it fits `small`: one vector */
+    uint8_t small[16];
+} lookup;
+
+static lookup prepare(const ps_table *table) {
+    lookup made = {.table = table};
+#ifdef PS_AVX2
+    made.is_small = has_avx2 && table->entries && table->width == 1 && table->length <= 16;
+    if (made.is_small) memcpy(made.small, table->entries, (size_t)table->length);
+#endif
+    return made;
+}
+
+#ifdef PS_AVX2
+/* Returns how many rows it has done: whole vectors. */
+__attribute__((target("avx2"))) static int64_t look_up_small(const lookup *look, const uint32_t *codes, int64_t count,
+                                                             uint8_t *to) {
+    const __m256i table = _mm256_broadcastsi128_si256(_mm_loadu_si128((const __m128i *)look->small));
+    const __m256i order = _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7); /* packing works in halves */
+    int64_t done = 0;
+    for (; done + 32 <= count; done += 32) {
+        const __m256i *from = (const __m256i *)(codes + done);
+        __m256i low = _mm256_packus_epi32(_mm256_loadu_si256(from), _mm256_loadu_si256(from + 1));
+        __m256i high = _mm256_packus_epi32(_mm256_loadu_si256(from + 2), _mm256_loadu_si256(from + 3));
+        __m256i bytes = _mm256_permutevar8x32_epi32(_mm256_packus_epi16(low, high), order);
+        _mm256_storeu_si256((__m256i *)(to + done), _mm256_shuffle_epi8(table, bytes));
+    }
+    return done;
+}
+#endif
+
+#define LOOK_UP(TYPE)                                                                 \
+    {                                                                                 \
+        const TYPE *entries = table->entries;                                         \
+        TYPE *restrict to = (TYPE *)out + row;                                        \
+        for (int64_t i = done; i < count; i++) to[i] = entries[codes[i]];             \
+        break;                                                                        \
     }
 
 /* Codes are below the table's length. */
-static void look_up(const ps_table *table, const uint32_t *codes, int64_t count, void *out, int64_t row) {
+static void look_up(const lookup *look, const uint32_t *restrict codes, int64_t count, void *out, int64_t row) {
+    const ps_table *table = look->table;
+    int64_t done = 0;
     if (!table->entries) {
         memcpy((uint32_t *)out + row, codes, (size_t)count * sizeof *codes);
         return;
     }
+#ifdef PS_AVX2
+    if (look->is_small) done = look_up_small(look, codes, count, (uint8_t *)out + row);
+#endif
     switch (table->width) {
     case 1:
         LOOK_UP(uint8_t)
@@ -129,12 +177,12 @@ static void repeat(const ps_table *table, uint32_t code, int64_t count, void *ou
     }
 }
 
-static bool read_packed(ps_bytes in, unsigned width, int64_t count, const ps_table *table, void *out, int64_t row) {
+static bool read_packed(ps_bytes in, unsigned width, int64_t count, const lookup *look, void *out, int64_t row) {
     uint32_t codes[BLOCK];
     for (int64_t done = 0; done < count; done += BLOCK) {
         int64_t length = count - done < BLOCK ? count - done : BLOCK;
-        if (unpack(in, width, codes, length) >= table->length) return false;
-        look_up(table, codes, length, out, row + done);
+        if (unpack(in, width, codes, length) >= look->table->length) return false;
+        look_up(look, codes, length, out, row + done);
         if (length == BLOCK) in.at += BLOCK / 8 * width;
     }
     return true;
@@ -145,12 +193,13 @@ bool ps_read_codes(ps_bytes in, int64_t count, const ps_table *table, void *out)
     if (in.at == in.end) return false;
     unsigned width = *in.at++;
     if (width > 32) return false;
+    const lookup look = prepare(table);
     for (int64_t row = 0; row < count;) {
         ps_run run;
         if (!ps_next_run(&in, width, &run)) return false;
         int64_t length = run.count < count - row ? run.count : count - row;
         if (run.is_packed) {
-            if (!read_packed(run.packed, width, length, table, out, row)) return false;
+            if (!read_packed(run.packed, width, length, &look, out, row)) return false;
         } else if (length) {
             if (run.value >= table->length) return false;
             repeat(table, run.value, length, out, row);

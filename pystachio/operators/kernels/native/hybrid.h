@@ -7,7 +7,7 @@
 
 typedef struct {
     int64_t count;  /* values in the run, cut to what the bytes can hold */
-    ps_bytes packed; /* of a packed run */
+    ps_bytes packed; /* of a packed run; it goes on to the end of the input, for wide reads */
     uint32_t value; /* of a repeated one */
     bool is_packed;
 } ps_run;
@@ -31,7 +31,7 @@ PS_INLINE bool ps_next_run(ps_bytes *in, unsigned width, ps_run *run) {
             size = left;
             run->count = (int64_t)(left * 8 / width);
         }
-        run->packed = (ps_bytes){in->at, in->at + size};
+        run->packed = *in;
         in->at += size;
         return true;
     }

@@ -82,6 +82,8 @@ bool ps_read_page_header(ps_bytes *in, ps_page_header *header);
 
 /* snappy.c */
 
+/* The result inside the input, when nothing could be compressed and it is one literal; else null. */
+const uint8_t *ps_snappy_stored(const uint8_t *in, size_t in_length, size_t out_length);
 /* Decompresses to exactly `out_length` bytes; false when the input is not that. */
 bool ps_snappy_decompress(const uint8_t *in, size_t in_length, uint8_t *out, size_t out_length);
 

@@ -74,6 +74,11 @@ static int decompress(ps_pages *pages, ps_bytes stored, size_t size, uint8_t *de
         *result = (ps_bytes){stored.end, stored.end};
         return PS_OK;
     }
+    const uint8_t *as_it_is = ps_snappy_stored(stored.at, bytes_left(stored), size);
+    if (as_it_is) {
+        *result = (ps_bytes){as_it_is, as_it_is + size};
+        return PS_OK;
+    }
     uint8_t *out = size == destination_size ? destination : NULL;
     if (!out) out = ps_scratch(SCRATCH_PAGE, size);
     if (!out) return PS_NO_MEMORY;
