@@ -6,6 +6,7 @@ import asyncio
 import threading
 import weakref
 from collections.abc import Generator, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -111,11 +112,16 @@ class Result:
         return self._collected().__await__()
 
     async def _collected(self) -> Result:
+        # A thread of its own: the loop's few threads may all wait for plans that wait for memory which the plans of
+        # other results hold, until somebody reads those.
+        thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="pystachio-result")
         try:
-            await asyncio.to_thread(self.to_arrow)
+            await asyncio.get_running_loop().run_in_executor(thread, self.to_arrow)
         except asyncio.CancelledError:
             self.cancel()
             raise
+        finally:
+            thread.shutdown(wait=False)
         return self
 
     def cancel(self) -> None:

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import datafusion
@@ -108,6 +109,18 @@ async def test_a_result_can_be_awaited(session: pystachio.Session) -> None:
     several = [session.sql(f"select count(*) as n from t where id < {n}") for n in range(10)]
     counts = [each.to_arrow().column("n")[0].as_py() for each in await asyncio.gather(*map(_awaited, several))]
     assert counts == list(range(10))
+
+
+async def test_an_awaited_result_needs_no_thread_of_the_loop(session: pystachio.Session) -> None:
+    """Others may occupy all of those while they wait for plans that wait for this one's memory."""
+    release = threading.Event()
+    loop = asyncio.get_running_loop()
+    loop.set_default_executor(ThreadPoolExecutor(max_workers=1))
+    busy = loop.run_in_executor(None, release.wait)
+    result = await asyncio.wait_for(_awaited(session.sql("select count(*) as n from t")), timeout=30)
+    release.set()
+    await busy
+    assert result.to_arrow().column("n")[0].as_py() == ROWS
 
 
 async def _awaited(result: pystachio.Result) -> pystachio.Result:

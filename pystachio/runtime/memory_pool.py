@@ -10,7 +10,8 @@ Three rules keep data flowing, so that waiting is nearly always short:
   ahead for a join that is still being built, and must not take the memory that the join needs to get ready.
 - The order of grants is: requests that will free memory, then neutral ones, then growing ones; inside each the plan's
   priority, raised by one class for each `AGEING_SECONDS` waited; then first come, first served. A request that does
-  not fit is passed by others until it is overdue (has aged by a class); after that only what keeps data flowing passes.
+  not fit is passed by others until it is overdue (has aged by a class); after that only what keeps data flowing passes,
+  and state passes reading ahead, from which it takes nothing.
 """
 
 from __future__ import annotations
@@ -153,16 +154,20 @@ class MemoryPool:
     def grant(self, now: float) -> list[Request]:
         """Take the memory of every request that may go on now; they wait no longer."""
         granted: list[Request] = []
-        one_is_overdue = False
+        held_back: set[bool] = set()  # kinds of requests (transient or not) that would take what an overdue one lacks
         for request in sorted(self.waiting, key=lambda each: each.order(now)):
-            if one_is_overdue and not self._keeps_others_going(request):
+            if request.transient in held_back and not self._keeps_others_going(request):
                 continue
             if self.fits(request.account, request.nbytes, transient=request.transient):
                 self._take_request(request)
                 granted.append(request)
             elif request.is_overdue(now):
-                one_is_overdue = True
+                held_back |= {True} if self._reads_ahead(request) else {True, False}
         return granted
+
+    def _reads_ahead(self, request: Request) -> bool:
+        """It waits for room in the eighth that state never takes."""
+        return request.transient and request.account.transient > 0
 
     def _keeps_others_going(self, request: Request) -> bool:
         """One item on its way per account: without it those that an overdue request waits for would stand still."""

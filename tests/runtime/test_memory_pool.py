@@ -138,6 +138,20 @@ def test_a_request_that_does_not_fit_is_passed_until_it_has_aged() -> None:
     assert pool.grant_one() is later
 
 
+def test_state_passes_aged_reading_ahead() -> None:
+    """What was read ahead is freed only when the operators behind it get the little state that they need."""
+    pool = MemoryPool(800)
+    reader = pool.account(plan("reader"), "reader")
+    pool.take(reader, 90, transient=True)
+    ahead = waiting(pool, reader, 20, transient=True, since=0.0)
+    other = pool.account(plan("other"), "reader")
+    pool.take(other, 5, transient=True)
+    later = waiting(pool, other, 5, transient=True, since=2 * AGEING_SECONDS)
+    state = waiting(pool, pool.account(plan("consumer"), "groups"), 600, since=2 * AGEING_SECONDS)
+    assert pool.grant(now=2 * AGEING_SECONDS) == [state]
+    assert pool.waiting == [ahead, later]
+
+
 def test_data_keeps_flowing_past_an_aged_request_one_item_per_account() -> None:
     pool, holder = full_pool()
     waiting(pool, pool.account(plan("large", INTERACTIVE), "a"), 500, since=0.0)
