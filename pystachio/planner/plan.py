@@ -100,7 +100,7 @@ def _read(
     if isinstance(statement, bytes):
         return *read_plan(statement, generation.schemas), True
     planned = generation.sql.plan(statement, parameters)
-    return *read_plan(planned.substrait, generation.schemas, planned.null_aware), planned.cacheable
+    return *read_plan(planned.substrait, generation.schemas, planned.null_aware, planned.decimals), planned.cacheable
 
 
 def optimise(

@@ -28,6 +28,8 @@ _T = TypeVar("_T")
 # The parser and the planner recurse; `sql_guard` bounds how deep. Pages that are not touched cost nothing.
 STACK_BYTES: Final = 128 << 20
 _PARSER_RECURSION: Final = 400
+# The size for new threads is the process's: two planners at once must not take each other's for what it was before.
+_STACK_SIZE: Final = threading.Lock()
 
 _RULES_LEFT_OUT: Final = (
     "push_down_filter",
@@ -54,18 +56,25 @@ _TABLE_FUNCTIONS_LEFT_OUT: Final = ("range", "generate_series")
 _JOIN: Final = re.compile(
     r"(?:Inner|Left|Right|Full|LeftSemi|RightSemi|LeftAnti|RightAnti|LeftMark|RightMark|Cross) Join:"
 )
+_DECIMAL: Final = re.compile(
+    r"\b(?:decimal(?:128)?|numeric|dec)\b(?:\s*\(\s*(?P<precision>\d{1,3})\s*(?:,\s*(?P<scale>\d{1,3})\s*)?\))?",
+    re.IGNORECASE,
+)
+_DECIMAL_WITHOUT_SIZE: Final = (38, 10)
 _NODE: Final = re.compile(r"^(?P<indent>(?:  )*)(?P<text>\S.*)$")
 
 
 @dataclass(frozen=True, slots=True)
 class PlannedStatement:
-    """A statement as Substrait, with what Substrait cannot say: which joins stand for [NOT] IN (`substrait.read_plan`).
+    """A statement as Substrait, with what Substrait cannot say (`substrait.read_plan`): which joins stand for [NOT] IN,
+    and which decimal types the statement names.
 
     A plan that is not `cacheable` holds the time at which it was made.
     """
 
     substrait: bytes
     null_aware: tuple[bool | None, ...]
+    decimals: frozenset[pa.DataType]
     cacheable: bool
 
 
@@ -103,12 +112,23 @@ class SqlPlanner:
             if isinstance(error, PystachioError | KeyboardInterrupt | SystemExit):
                 raise
             raise from_datafusion(error, sql, admitted.sql, self._tables) from None
-        return PlannedStatement(substrait, null_aware, not admitted.is_volatile)
+        return PlannedStatement(substrait, null_aware, _written_decimals(admitted.sql), not admitted.is_volatile)
 
 
 def plan_sql(sql: str, tables: Mapping[str, Schema], parameters: Sequence[Any] = ()) -> PlannedStatement:
     """One statement over `tables`; whoever plans several keeps an `SqlPlanner`."""
     return SqlPlanner(tables).plan(sql, parameters)
+
+
+def _written_decimals(sql: str) -> frozenset[pa.DataType]:
+    """The decimal types that the text names, also within strings (`arrow_cast`)."""
+    found = set()
+    for match in _DECIMAL.finditer(sql):
+        precision = int(match["precision"] or _DECIMAL_WITHOUT_SIZE[0])
+        scale = int(match["scale"] or (0 if match["precision"] else _DECIMAL_WITHOUT_SIZE[1]))
+        if 0 < precision <= 38:
+            found.add(pa.decimal128(precision, scale))
+    return frozenset(found)
 
 
 def _context(tables: Mapping[str, Schema]) -> Any:
@@ -223,12 +243,13 @@ def on_deep_stack(function: Callable[[], _T]) -> _T:
         except BaseException as error:
             failure.append(error)
 
-    before = threading.stack_size(STACK_BYTES)
-    try:
-        thread = threading.Thread(target=run, name="sql-planner", daemon=True)
-        thread.start()
-    finally:
-        threading.stack_size(before)
+    thread = threading.Thread(target=run, name="sql-planner", daemon=True)
+    with _STACK_SIZE:
+        before = threading.stack_size(STACK_BYTES)
+        try:
+            thread.start()
+        finally:
+            threading.stack_size(before)
     thread.join()
     if failure:
         raise failure[0]

@@ -6,10 +6,11 @@ unknown is Unsupported, whatever contradicts itself is InvalidRequest.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
+import pyarrow as pa
 from substrait import algebra_pb2, plan_pb2
 
 from pystachio.errors import InvalidRequest, Unsupported
@@ -25,12 +26,17 @@ _MOST_BYTES: Final = 64 << 20
 
 
 def read_plan(
-    data: bytes, tables: Mapping[str, Schema], null_aware: Sequence[bool | None] = ()
+    data: bytes,
+    tables: Mapping[str, Schema],
+    null_aware: Sequence[bool | None] = (),
+    written_decimals: Collection[pa.DataType] | None = None,
 ) -> tuple[Query, tuple[str, ...]]:
     """The query that a Substrait plan stands for, and the names of its columns.
 
     `null_aware` says for each join, in pre-order, whether it stands for [NOT] IN (see `Reading`); Substrait itself
-    cannot express that. Raises InvalidRequest, Unsupported, NotFound.
+    cannot express that. `written_decimals` are the decimal types that the statement casts to: other casts of floats to
+    decimals are DataFusion's, for comparisons and results of both kinds; they round, or fail on large values, so the
+    decimals become floats instead. None: all casts are meant. Raises InvalidRequest, Unsupported, NotFound.
     """
     if len(data) > _MOST_BYTES:
         raise InvalidRequest(f"a Substrait plan of {len(data)} bytes; at most {_MOST_BYTES} are read")
@@ -47,6 +53,7 @@ def read_plan(
         is_datafusion=plan.version.producer.lower().startswith("datafusion"),
         shared=shared,
         read_relation=read_relation,
+        written_decimals=written_decimals,
     )
     top, names = _root(roots)
     root = read_relation(top, reading)

@@ -17,6 +17,7 @@ COMPARISONS: Final = frozenset(
     {"equal", "not_equal", "lt", "lte", "gt", "gte", "is_distinct_from", "is_not_distinct_from"}
 )
 _TRUTH_TESTS: Final = frozenset({"is_true", "is_not_true", "is_false", "is_not_false", "not"})
+_CHOICES: Final = frozenset({"coalesce", "greatest", "least", "nullif"})
 _ARITHMETIC: Final = frozenset({"add", "subtract", "multiply", "divide", "modulus"})
 
 # Arguments that functions take, least and most, where it is not one.
@@ -69,7 +70,9 @@ def call(
     derived = _derived(name, function.result_type, arguments)
     if declared is not None and _family(declared) != _family(derived):
         raise InvalidRequest(f"the function {name} of these arguments is {derived}, not {declared}")
-    result: Expression = Call(canonical, arguments, derived if declared is None else declared)
+    if declared is None or (canonical in _CHOICES and pa.types.is_floating(derived)):
+        declared = derived  # a float among decimals stays one, whatever the plan says (`substrait.read_plan`)
+    result: Expression = Call(canonical, arguments, declared)
     return Call("not", (result,), pa.bool_()) if negated else result
 
 
@@ -162,7 +165,7 @@ def _aligned(name: str, canonical: str, arguments: tuple[Expression, ...]) -> tu
     if canonical in COMPARISONS:
         if len({_kind(type_) for type_ in types}) > 1:
             return tuple(typed_alike(arguments))
-    elif canonical in ("coalesce", "greatest", "least", "nullif"):
+    elif canonical in _CHOICES:
         return tuple(typed_alike(arguments))
     elif canonical in _TRUTH_TESTS and not pa.types.is_boolean(types[0]):
         raise InvalidRequest(f"the function {name} takes a boolean, not {types[0]}")

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
+import pyarrow as pa
 from substrait import algebra_pb2
 
 from pystachio.errors import Unsupported
@@ -28,6 +29,8 @@ class Reading:
 
     `null_aware[i]` is about the i-th join in pre-order (a join before its inputs, inputs before the subqueries in
     expressions): whether it stands for [NOT] IN, whose NULLs count; None when the producer cannot tell.
+
+    `written_decimals`: see `substrait.read_plan`.
     """
 
     tables: Mapping[str, Schema]
@@ -37,6 +40,7 @@ class Reading:
     is_datafusion: bool
     shared: Sequence[algebra_pb2.Rel]
     read_relation: Callable[[algebra_pb2.Rel, Reading, int], LogicalPlan]
+    written_decimals: Collection[pa.DataType] | None = None
     scalars: list[LogicalPlan] = field(default_factory=list)
     joins: int = 0
     relations: int = 0

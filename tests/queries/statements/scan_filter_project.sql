@@ -55,3 +55,7 @@ select count(*) as n from facts where (select sum(key) from nothing) is null;
 select 1 as one from other where (select count(*) from nothing) > 0;
 select id, flag is not distinct from (small > 0) and flag as x, flag is distinct from true or small > 100 as y from facts where flag is distinct from false and id < 900 order by id;
 select f.id, o.key from facts f join other o on f.key is not distinct from o.key and f.flag is not distinct from (o.category > 3) and f.id < 200 order by 1, 2;
+select id, coalesce(ratio, 0.5) as a, case when ratio > 1e2 then 0.25 else ratio end as b, nullif(ratio, 3.25) as c, greatest(ratio, 0.1) as d from facts where ratio in (0.0, -0.5) or ratio > 0.999 or ratio is null order by id;
+select id from facts where ratio between 0.25 and 0.75 and ratio not in (0.5, 0.1) order by id;
+select id, ratio from facts where ratio > 1.5 union all select key, 0.1 from dimension where key < 3 order by 1, 2;
+select cast(ratio as decimal(38, 20)) as a, cast(ratio as numeric(9)) as b from facts where ratio < 1.0 and id < 50 order by 1;
