@@ -56,12 +56,16 @@ def test_a_plan_is_cancelled_from_the_callers_thread(host: NodeHost) -> None:
 
 
 def test_stop_ends_the_plans_and_the_thread_and_later_calls_are_refused(host: NodeHost) -> None:
+    async def current_thread() -> threading.Thread:
+        return threading.current_thread()
+
+    thread = host.call(current_thread()).result(10)
     handle = host.call(submit(host)).result(10)
     host.stop()
     host.stop()
     assert handle.done()
     handle.cancel()
-    assert "pystachio-node" not in {thread.name for thread in threading.enumerate()}
+    assert not thread.is_alive()
     with pytest.raises(InvalidRequest, match="not running"):
         host.call(submit(host))
 
