@@ -1,7 +1,7 @@
 """The I/O scheduler's ledger against what the operating system counted, over all 22 TPC-H queries.
 
-The kernel also counts the 8 bytes that uvloop reads each time that a worker wakes it: about 1 KiB a query. (On asyncio's
-own loop, whose wake-ups are not counted, a test finds the two equal to the byte.)
+The kernel also counts the 8 bytes that uvloop reads each time that a worker wakes it: about 1 KiB a query. (On
+asyncio's own loop, whose wake-ups are not counted, a test finds the two equal to the byte.)
 """
 
 from __future__ import annotations

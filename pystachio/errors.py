@@ -79,7 +79,7 @@ class Unauthorized(InvalidRequest):
 
 
 class ResourceExhausted(PystachioError):
-    """A budget is too small. `setting` names the setting to raise, `needed` what would have been enough, in its unit."""
+    """A budget is too small. `setting` names it, `value` is what it was and `needed` what would have been enough."""
 
     code = "resource_exhausted"
     retryable = True

@@ -17,7 +17,9 @@ LETTERS = st.text("abé", max_size=12)
 PIECES = st.text("abé", min_size=1, max_size=5)
 
 
-@given(st.binary(max_size=60).map(lambda data: bytes(byte % 3 for byte in data)), st.integers(1, 6), st.integers(0, 300))
+@given(
+    st.binary(max_size=60).map(lambda data: bytes(byte % 3 for byte in data)), st.integers(1, 6), st.integers(0, 300)
+)
 def test_every_occurrence_is_found(data: bytes, length: int, seed: int) -> None:
     piece = bytes((seed // 3**i) % 3 for i in range(length))
     found = substrings.find_all(np.frombuffer(data, np.uint8), piece)
