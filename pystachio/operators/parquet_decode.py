@@ -147,7 +147,8 @@ class RowGroupDecoder:
     @cached_property
     def _reader(self) -> Any:
         """pyarrow's, made when it is first needed."""
-        paths = [self._file.metadata.schema.column(self._file.fields[column].leaf).path for column in self._coded]
+        leaves = [self._file.fields[column].leaf for column in self._coded]
+        paths = [self._file.metadata.schema.column(leaf).path for leaf in leaves if not self._has_deltas(leaf)]
         try:
             return pq.ParquetFile(
                 pa.PythonFile(self._source, mode="r"),
@@ -158,6 +159,11 @@ class RowGroupDecoder:
             ).reader
         except (pa.ArrowException, OSError, ValueError) as error:
             raise DataError(f"cannot open the Parquet file: {self._file.path}: {error}") from error
+
+    def _has_deltas(self, leaf: int | None) -> bool:
+        """Whether a page may hold its strings' lengths or prefixes as differences: pyarrow makes no codes of those."""
+        chunks = (self._file.metadata.row_group(group).column(leaf) for group in self._groups)
+        return any(encoding.startswith("DELTA") for chunk in chunks for encoding in chunk.encodings)
 
     def _read(self, column: int, rows: int) -> list[pa.Array]:
         try:

@@ -92,6 +92,22 @@ async def test_tiny_files(tmp_path: Path, rows: int) -> None:
             assert same(column_to_arrow(column), expected(path, field.name, field.type))
 
 
+@pytest.mark.parametrize("encoding", ["DELTA_LENGTH_BYTE_ARRAY", "DELTA_BYTE_ARRAY"])
+async def test_strings_whose_lengths_are_differences(tmp_path: Path, encoding: str) -> None:
+    words = ["apple", None, "", "apple pie"] * 50
+    path = write(
+        pa.table({"word": words}),
+        tmp_path / "t.parquet",
+        use_dictionary=False,
+        column_encoding={"word": encoding},
+        row_group_size=80,
+    )
+    async with reading() as client:
+        file = await open_file(client, path)
+        column = await decode(client, file, range(3), 0, SharedDictionary())
+        assert column_to_arrow(column).to_pylist() == words
+
+
 async def test_all_null(tmp_path: Path) -> None:
     path = write(every_type(50, nulls=1.0), tmp_path / "t.parquet")
     async with reading() as client:
