@@ -72,7 +72,9 @@ def join_on(
     for part in dict.fromkeys(p for condition in conditions for p in conjuncts(condition)):
         pair = key_pair(part, width)
         if pair is not None:
-            pairs[sides[0].key(pair[0]), sides[1].key(pair[1])] = pair[2]
+            keys_of_pair = sides[0].key(pair[0]), sides[1].key(pair[1])
+            # Asked for both kinds of equality, a pair must meet the stricter.
+            pairs[keys_of_pair] = pair[2] and pairs.get(keys_of_pair, True)
         else:
             _place_one_sided(part, kind, width, sides, residual)
     lefts, rights = sides[0].finished(), sides[1].finished()

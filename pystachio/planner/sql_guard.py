@@ -56,13 +56,13 @@ def admit(sql: str) -> Admitted:
     _refuse_ignored(tokens)
     require_bounded(tokens)
     end = tokens[-1].end
-    text, placeholders = _numbered(sql[:end], tokens)
-    chosen = tokens if text == sql[:end] else tokenize(text)
-    respelt = respell(text, chosen)
-    chosen = chosen if respelt is text else tokenize(respelt)
+    placeholders = _placeholders(tokens)
+    text = _respelt(sql[:end], tokens)
+    unambiguous = respell(text, tokens if text == sql[:end] else tokenize(text))
+    chosen = tokens if unambiguous == sql[:end] else tokenize(unambiguous)
     has_in, has_exists = _subquery_predicates(tokens)
     is_volatile = any(token.kind is Kind.WORD and token.text in _VOLATILE for token in tokens)
-    return Admitted(balance(respelt, chosen), placeholders, has_in, has_exists, is_volatile)
+    return Admitted(balance(unambiguous, chosen), placeholders, has_in, has_exists, is_volatile)
 
 
 def _require_one_query(sql: str, tokens: Sequence[Token]) -> None:
@@ -89,22 +89,35 @@ def _refuse_ignored(tokens: Sequence[Token]) -> None:
             raise Unsupported(f"{token.text} ALL", hint=f"{token.text} without ALL is supported")
 
 
-def _numbered(sql: str, tokens: Sequence[Token]) -> tuple[str, int]:
-    """`?` as `$1`, `$2`, ... and the number of values wanted."""
+def _placeholders(tokens: Sequence[Token]) -> int:
+    """How many values the parameters want."""
     marks = [token for token in tokens if token.kind is Kind.PLACEHOLDER]
     anonymous = [token for token in marks if token.text == "?"]
     if anonymous and len(anonymous) != len(marks):
         raise InvalidRequest("parameters written as ? and as $1 in one statement")
-    if not anonymous:
-        named = next((token for token in marks if not token.text[1:].isdecimal() or token.text == "$0"), None)
-        if named is not None:
-            raise Unsupported(f"the named parameter {named.text}", hint="write $1, $2, ... or ?")
-        return sql, max((int(token.text[1:]) for token in marks), default=0)
-    parts, at = [], 0
-    for number, token in enumerate(anonymous, 1):
-        parts.append(sql[at : token.start] + f"${number}")
+    if anonymous:
+        return len(anonymous)
+    named = next((token for token in marks if not token.text[1:].isdecimal() or token.text == "$0"), None)
+    if named is not None:
+        raise Unsupported(f"the named parameter {named.text}", hint="write $1, $2, ... or ?")
+    return max((int(token.text[1:]) for token in marks), default=0)
+
+
+def _respelt(sql: str, tokens: Sequence[Token]) -> str:
+    """`?` as `$1`, `$2`, ..., and numbers with an exponent as the floats that they are in SQL."""
+    parts, at, number = [], 0, 0
+    for token in tokens:
+        if token.kind is Kind.PLACEHOLDER and token.text == "?":
+            number += 1
+            spelt = f"${number}"
+        elif token.kind is Kind.NUMBER and "e" in token.text.lower():
+            # The parser takes every number with a point or an exponent for a decimal, here of negative scale.
+            spelt = f"CAST('{token.text}' AS DOUBLE)"
+        else:
+            continue
+        parts.append(sql[at : token.start] + spelt)
         at = token.end
-    return "".join((*parts, sql[at:])), len(anonymous)
+    return "".join((*parts, sql[at:])) if parts else sql
 
 
 def _subquery_predicates(tokens: Sequence[Token]) -> tuple[bool, bool]:

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from pystachio.planner.sql_text import Kind, Token, position_of, tokenize
+
+# IS NOT DISTINCT FROM is one operator for the parser.
+_REACH: Final = 5
 
 
 def written_position(written: str, parsed: str, line: int, column: int) -> tuple[int, int]:
-    """Line and column in `written` of a place in `parsed`, which differs by added parentheses and numbered parameters.
+    """Line and column in `written` of a place in `parsed`.
 
-    Token by token: one that the written text does not have there was added. Off by a parenthesis at most.
+    The two differ by parentheses and by how some operators and values are spelt. Token by token: one that the written
+    text does not have there was added or took the place of a few others. Off by as many at most.
     """
     offset = _offset(parsed, line, column)
     originals = tokenize(written)
@@ -16,8 +22,8 @@ def written_position(written: str, parsed: str, line: int, column: int) -> tuple
     for token in tokenize(parsed):
         if token.start >= offset or at == len(originals):
             break
-        if _is_same(token, originals[at]):
-            at += 1
+        near = range(at, min(at + (1 if token.text in "()" else _REACH), len(originals)))
+        at = next((place + 1 for place in near if _is_same(token, originals[place])), at)
     if at == len(originals):
         end = originals[-1].end if originals else 0
         return position_of(written, end)

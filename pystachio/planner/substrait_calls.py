@@ -23,7 +23,7 @@ _ARITHMETIC: Final = frozenset({"add", "subtract", "multiply", "divide", "modulu
 # Arguments that functions take, least and most, where it is not one.
 _ARITY: Final = {
     **dict.fromkeys((*COMPARISONS, *_ARITHMETIC), (2, 2)),
-    **dict.fromkeys(("bitwise_and", "bitwise_or", "bitwise_xor", "shift_left", "shift_right"), (2, 2)),
+    **dict.fromkeys(("bitwise_and", "bitwise_or", "bitwise_xor", "shift_left", "shift_right", "gcd"), (2, 2)),
     **dict.fromkeys(("power", "atan2", "nullif", "date_trunc", "left", "right", "repeat", "strpos"), (2, 2)),
     **dict.fromkeys(("starts_with", "ends_with", "contains"), (2, 2)),
     **dict.fromkeys(("like", "ilike", "substring", "regexp_like", "lpad", "rpad"), (2, 3)),
@@ -58,7 +58,8 @@ def call(
     if canonical == "between":
         return _between(arguments)
     if canonical == "logb":
-        canonical, arguments = "log", arguments if is_datafusion else arguments[::-1]
+        # The base comes last in Substrait, first in the registry.
+        canonical, arguments = "log", arguments[::-1]
     elif canonical == "concat" and not is_datafusion:
         canonical = "concat_operator"
     elif canonical == "if" or canonical == "iff":

@@ -43,6 +43,7 @@ _SCALAR: Final[Mapping[str, str]] = {
     "ceiling": "ceil",
     "log_e": "ln",
     "signum": "sign",
+    "is_nan": "isnan",
     "like_match": "like",
     "like_imatch": "ilike",
     "~~": "like",

@@ -81,6 +81,7 @@ def test_no_query_is_a_syntax_error(sql: str) -> None:
         ("select ?, ? from t where a = '?'", "select $1, $2 from t where a = '?'", 2),
         ("select $2, $1", "select $2, $1", 2),
         ("select 1;", "select 1", 0),
+        ("select 1e3, '1e3', 1.5", "select CAST('1e3' AS DOUBLE), '1e3', 1.5", 0),
         ("(select 1)", "(select 1)", 0),
     ],
 )

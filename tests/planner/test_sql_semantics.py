@@ -11,6 +11,7 @@ import pytest
 
 from pystachio.planner.sql import SqlPlanner
 from tests.planner.interpreter import Tables
+from tests.planner.random_sql import random_statement
 from tests.planner.sql_oracle import check, load_duckdb, random_contents, schema_of
 
 STATEMENTS = [
@@ -186,4 +187,11 @@ def databases() -> Iterator[list[Database]]:
 @pytest.mark.parametrize("sql", STATEMENTS)
 def test_same_rows_as_duckdb(sql: str, databases: list[Database]) -> None:
     for database in databases:
+        check(sql, database.planner, database.tables, database.connection)
+
+
+def test_random_statements(databases: list[Database]) -> None:
+    for seed in range(400):
+        sql = random_statement(random.Random(seed))
+        database = databases[seed % len(databases)]
         check(sql, database.planner, database.tables, database.connection)
