@@ -94,7 +94,7 @@ class Dictionary:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class DictionaryColumn:
-    """`codes` are int8, int16, int32 or int64, in [0, len(dictionary)) also under NULLs (unless that range is empty)."""
+    """`codes` are int8 to int64, in [0, len(dictionary)), also under NULLs unless the dictionary is empty."""
 
     type: pa.DataType
     codes: torch.Tensor
