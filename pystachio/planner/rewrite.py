@@ -7,12 +7,16 @@ would not survive become inner ones, and what is constant or empty goes away. Pr
 
 from __future__ import annotations
 
-from pystachio.planner.logical import LogicalPlan, Query
+from collections import Counter
+
+from pystachio.operators.expressions import JoinKind
+from pystachio.planner.logical import Join, LogicalPlan, Query
 from pystachio.planner.rewrite_predicates import place
 from pystachio.planner.rewrite_shape import tidy
+from pystachio.planner.sharing import inputs_of
 
-# Joins that became inner let predicates go further; three passes are as many as any plan was seen to need.
-_MOST_PASSES = 3
+# A join that became another, or none, lets predicates go further.
+_MOST_PASSES = 4
 
 
 def simplify(query: Query) -> Query:
@@ -22,9 +26,22 @@ def simplify(query: Query) -> Query:
 
 def simplify_plan(plan: LogicalPlan) -> LogicalPlan:
     """The same rows in the same fields."""
+    joins = _joins(plan)
     for _ in range(_MOST_PASSES):
-        simpler = tidy(place(plan))
-        if simpler == plan:
+        before = joins
+        plan = tidy(place(plan))
+        joins = _joins(plan)
+        if joins == before:
             break
-        plan = simpler
     return plan
+
+
+def _joins(plan: LogicalPlan) -> Counter[JoinKind]:
+    found: Counter[JoinKind] = Counter()
+    waiting = [plan]
+    while waiting:
+        node = waiting.pop()
+        if isinstance(node, Join):
+            found[node.kind] += 1
+        waiting.extend(inputs_of(node))
+    return found

@@ -44,17 +44,19 @@ _LARGEST_PREDICATE = 200
 
 
 def place(plan: LogicalPlan, predicates: Predicates = ()) -> LogicalPlan:
-    """The rows of `plan` for which all of `predicates` are true, in the same fields."""
-    predicates = split(predicates)
+    """The rows of `plan` for which all of `predicates` are true, in the same fields. They come from `split`."""
     if FALSE in predicates:
         return Values((), plan.schema)
     match plan:
         case Read():
-            return replace(plan, predicate=conjunction(split((*conjuncts(plan.predicate), *predicates))))
+            own = split(conjuncts(plan.predicate))
+            if FALSE in own:
+                return Values((), plan.schema)
+            return replace(plan, predicate=conjunction(_distinct(own + predicates)))
         case Values():
             return filtered(plan, predicates)
         case Filter():
-            return place(plan.input, (*conjuncts(plan.predicate), *predicates))
+            return place(plan.input, _distinct(split((plan.predicate,)) + predicates))
         case Project():
             return _below_projection(plan, predicates)
         case Sort():
@@ -74,6 +76,10 @@ def split(predicates: Iterable[Expression]) -> Predicates:
     parts = dict.fromkeys(part for p in predicates for part in conjuncts(fold_condition(p)))
     parts.pop(TRUE, None)
     return tuple(parts)
+
+
+def _distinct(predicates: Predicates) -> Predicates:
+    return tuple(dict.fromkeys(predicates))
 
 
 def filtered(plan: LogicalPlan, predicates: Predicates) -> LogicalPlan:
@@ -99,7 +105,7 @@ def _below_projection(plan: Project, predicates: Predicates) -> LogicalPlan:
         size = sum(sizes[node.index] if isinstance(node, FieldReference) else 1 for node in walk(predicate))
         grows = size > _LARGEST_PREDICATE and any(sizes[position] > 1 for position in fields_of(predicate))
         (above if grows else below).append(predicate)
-    moved = tuple(substitute(predicate, plan.expressions) for predicate in below)
+    moved = split(substitute(predicate, plan.expressions) for predicate in below)
     return filtered(replace(plan, input=place(plan.input, moved)), tuple(above))
 
 
@@ -125,7 +131,7 @@ def _in_join(plan: Join, predicates: Predicates) -> LogicalPlan:
         return replace(plan, left=place(plan.left, predicates), right=place(plan.right))
     conditions, above = _conditions(plan), predicates
     if plan.kind is JoinKind.INNER:
-        conditions, above = split((*conditions, *predicates)), ()
+        conditions, above = _distinct(conditions + predicates), ()
     below_left, below_right, on = _distributed(conditions, plan.kind, width)
     if plan.kind in (JoinKind.LEFT, *KEEPS_LEFT_ONLY):
         below_left += tuple(p for p in above if _reads(p, range(width)))
@@ -140,7 +146,7 @@ def _in_join(plan: Join, predicates: Predicates) -> LogicalPlan:
             below_right + _carried(below_left, on, width, to_right=True),
             below_left + _carried(below_right, on, width, to_right=False),
         )
-    left, right = place(plan.left, below_left), place(plan.right, below_right)
+    left, right = place(plan.left, _distinct(below_left)), place(plan.right, _distinct(below_right))
     above = tuple(p for p in above if not _was_pushed(p, plan, width))
     return filtered(join_on(left, right, plan.kind, on), above)
 
@@ -205,7 +211,7 @@ def _implied(condition: Expression, of_side: object) -> Predicates:
         if not own:
             return ()
         alternatives.append(conjunction(own) or TRUE)
-    return (either(alternatives),)
+    return split((either(alternatives),))
 
 
 def _carried(predicates: Predicates, on: Predicates, width: int, *, to_right: bool) -> Predicates:
@@ -283,5 +289,5 @@ def _without_mark(plan: Join, predicates: Predicates, mark: bool) -> LogicalPlan
     constant = Literal(mark, pa.bool_())
     fields: list[Expression] = [FieldReference(p, f.type) for p, f in enumerate(plan.left.schema)]
     columns = (*fields, constant)
-    below = tuple(substitute(p, columns) for p in predicates)
+    below = split(substitute(p, columns) for p in predicates)
     return Project(place(join, below), columns, plan.schema)
