@@ -10,8 +10,8 @@
 #include "decode.h"
 
 /* Loops that the compiler vectorises are compiled for several instruction sets; the dynamic linker chooses.
- * Sanitisers run before that choice can be made, so their builds turn it off. */
-#if defined(__x86_64__) && defined(__gnu_linux__) && defined(__GNUC__) && !defined(__clang__) && !defined(PS_NO_CLONES)
+ * PS_SANITISED is for builds with sanitisers: these run before that choice can be made. */
+#if defined(__x86_64__) && defined(__gnu_linux__) && defined(__GNUC__) && !defined(__clang__) && !defined(PS_SANITISED)
 #define PS_CLONES __attribute__((target_clones("arch=x86-64-v4", "arch=x86-64-v3", "default")))
 #else
 #define PS_CLONES

@@ -40,8 +40,13 @@ static scratch *own_scratch(void) {
 void *ps_scratch(int use, size_t size) {
     scratch *own = own_scratch();
     if (!own) return NULL;
-    if (own->size[use] < size || !own->block[use]) {
-        size_t rounded = size + size / 4 + 64;
+#ifdef PS_SANITISED
+    const bool is_exact = true; /* so that the sanitiser sees what goes beyond it */
+#else
+    const bool is_exact = false;
+#endif
+    if (own->size[use] < size || !own->block[use] || is_exact) {
+        size_t rounded = is_exact ? size : size + size / 4 + 64;
         free(own->block[use]);
         own->block[use] = malloc(rounded);
         own->size[use] = own->block[use] ? rounded : 0;

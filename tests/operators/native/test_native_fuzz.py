@@ -1,0 +1,48 @@
+"""Mutated chunks under the address and undefined-behaviour sanitisers; `python -m pytest -m slow` tries many more."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from pystachio.operators.kernels import native
+from tests.operators.native.chunks import write_seeds
+
+SOURCES = Path(native.__file__).parent
+FLAGS = ("-std=c11", "-g", "-O1", "-Wall", "-Wextra", "-Werror", "-DPS_SANITISED", "-fsanitize=address,undefined")
+
+
+@pytest.fixture(scope="module")
+def fuzzer(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The decoder and the harness in one program."""
+    compiler = shutil.which("gcc")
+    if compiler is None:
+        pytest.skip("no gcc to build the fuzzer with")
+    program = tmp_path_factory.mktemp("fuzz") / "fuzz"
+    sources = [Path(__file__).with_name("fuzz.c"), *sorted(SOURCES.glob("*.c"))]
+    command = [compiler, *FLAGS, "-fno-sanitize-recover=all", f"-I{SOURCES}", *sources, "-o", program, "-pthread"]
+    built = subprocess.run(command, capture_output=True, text=True)
+    if "cannot find" in built.stderr:
+        pytest.skip("this gcc has no sanitisers")
+    assert built.returncode == 0, built.stderr
+    return program
+
+
+@pytest.fixture(scope="module")
+def seeds(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_seeds(tmp_path_factory.mktemp("seeds"))
+
+
+@pytest.mark.parametrize(
+    ("mutations", "random_seed"),
+    [(150_000, 1), pytest.param(2_000_000, 2, marks=[pytest.mark.slow, pytest.mark.timeout(600)])],
+)
+def test_mutated_chunks_do_no_harm(fuzzer: Path, seeds: Path, mutations: int, random_seed: int) -> None:
+    ended = subprocess.run([fuzzer, seeds, str(mutations), str(random_seed)], capture_output=True, text=True)
+    assert ended.returncode == 0, ended.stderr[:4000]
+    counts = dict(pair.rsplit(" ", 1) for pair in ended.stdout.split(": ")[1].strip().split(", "))
+    assert int(counts["no memory"]) == 0
+    assert min(int(counts["ok"]), int(counts["corrupt"]), int(counts["not handled"])) > mutations // 20
