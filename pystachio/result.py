@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from pystachio.errors import InvalidRequest
+from pystachio.errors import InvalidRequest, PystachioError
 
 if TYPE_CHECKING:
     import pandas
@@ -42,6 +42,7 @@ class Result:
         self._lock = threading.Lock()
         self._streamed = False
         self._table: pa.Table | None = None
+        self._failure: PystachioError | None = None
         self._drop = weakref.finalize(self, running.cancel)
         self._drop.atexit = False
 
@@ -59,16 +60,26 @@ class Result:
         with self._lock:
             if self._table is not None:
                 return iter(self._table.to_batches())
-            if self._streamed:
-                raise InvalidRequest(
-                    "the rows of this result were streamed already", hint="collect with to_arrow() first"
-                )
-            self._streamed = True
+            self._begin_streaming(hint="collect with to_arrow() first")
         return self._stream()
 
     def _stream(self) -> Iterator[pa.RecordBatch]:
-        while (batch := self._running.next_batch()) is not None:
-            yield batch
+        try:
+            while (batch := self._running.next_batch()) is not None:
+                yield batch
+        except PystachioError as error:
+            self._failure = error
+            raise
+        finally:
+            # Left early, by a break or Ctrl-C: nobody can get the rest.
+            self._running.cancel()
+
+    def _begin_streaming(self, hint: str) -> None:
+        if self._failure is not None:
+            raise self._failure.with_traceback(None)
+        if self._streamed:
+            raise InvalidRequest("the rows of this result were streamed already", hint=hint)
+        self._streamed = True
 
     def to_arrow(self) -> pa.Table:
         """All rows as an Arrow table."""
@@ -76,9 +87,7 @@ class Result:
 
         with self._lock:
             if self._table is None:
-                if self._streamed:
-                    raise InvalidRequest("the rows of this result were streamed already", hint="run the query again")
-                self._streamed = True
+                self._begin_streaming(hint="run the query again")
                 self._table = pa.Table.from_batches(list(self._stream()), self.schema)
             return self._table
 

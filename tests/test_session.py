@@ -184,6 +184,23 @@ def test_errors_are_typed_and_the_session_lives_on(session: pystachio.Session, t
     settle(session)
 
 
+def test_a_failed_result_raises_its_error_again(session: pystachio.Session) -> None:
+    result = session.sql("select cast(name as bigint) from t")
+    for method in (result.to_arrow, result.to_arrow, result.to_torch, lambda: list(result.batches())):
+        with pytest.raises(DataError):
+            method()
+
+
+def test_rows_that_nobody_can_get_any_more_end_the_plan(session: pystachio.Session) -> None:
+    result = session.sql("select a.id from t a, t b")
+    for _ in result.batches():
+        break
+    gc.collect()
+    settle(session)
+    with pytest.raises(InvalidRequest, match="streamed already"):
+        result.to_arrow()
+
+
 def test_too_little_memory_names_the_setting(folder: Path) -> None:
     with pystachio.connect(memory="200KiB", threads=1) as small:
         small.register("t", folder / "t.parquet")

@@ -145,7 +145,7 @@ class Channel(Generic[T]):
         self._held_bytes += nbytes
         self._stepped()
         if first and self.for_client and self._entry is not None:
-            self._entry.begin_external()
+            self._entry.begin_unread()
         self._wake_receiver()
         return True
 
@@ -169,7 +169,7 @@ class Channel(Generic[T]):
         emptied = self._held_items == 0
         self._admit_senders()
         if emptied and self.for_client and self._entry is not None:
-            self._entry.end_external()
+            self._entry.end_unread()
 
     def _stepped(self) -> None:
         if self._entry is not None:

@@ -18,6 +18,9 @@ from pystachio.runtime.plan_entry import PlanEntry
 STALL_GRACE_SECONDS = 0.02
 """How long nothing may move before waiting counts as a deadlock: longer than any chain of coroutines that only hand
 over to each other, short beside what a user notices."""
+CLIENT_PATIENCE_SECONDS = 5.0
+"""The same while plans hold results that their clients have yet to read: a client may be slow, but one that waits for
+another result first would wait forever."""
 
 
 class Tier(StrEnum):
@@ -177,6 +180,7 @@ class _TierMemory:
         self._lock = threading.Lock()
         self._futures: dict[Request, asyncio.Future[None]] = {}
         self._stall_timer: asyncio.TimerHandle | None = None
+        self._stall_patience = 0.0
 
     def account(self, plan: PlanEntry, operator: str) -> Account:
         with self._lock:
@@ -228,9 +232,15 @@ class _TierMemory:
         self.watch_for_stall()
 
     def watch_for_stall(self) -> None:
+        if self._stall_timer is not None and self._stall_patience > STALL_GRACE_SECONDS:
+            self._stall_timer.cancel()  # something has moved since
+            self._stall_timer = None
         if self.pool.waiting and self._stall_timer is None and self._stands_still():
-            progress = self._progress()
-            self._stall_timer = self._loop.call_later(STALL_GRACE_SECONDS, self._resolve_stall, progress)
+            self._wait_for_movement(STALL_GRACE_SECONDS)
+
+    def _wait_for_movement(self, seconds: float) -> None:
+        self._stall_patience = seconds
+        self._stall_timer = self._loop.call_later(seconds, self._resolve_stall, self._progress())
 
     def statistics(self) -> TierStatistics:
         with self._lock:
@@ -270,10 +280,17 @@ class _TierMemory:
             future.set_result(None)
 
     def _stands_still(self) -> bool:
-        """Somebody waits, and so does everybody who holds memory, with nothing under way that could change it."""
+        """Somebody waits, and so does everybody who holds memory, with nothing on the node under way that could change
+        it: at most clients that may read."""
         with self._lock:
             waiting = self.pool.plans_waiting()
-            return bool(waiting) and all(plan in waiting and plan.external == 0 for plan in self.pool.plans_involved())
+            plans = self.pool.plans_involved()
+            return bool(waiting) and all(p.external == p.unread and (p in waiting or p.unread > 0) for p in plans)
+
+    def _patience(self) -> float:
+        with self._lock:
+            is_unread = any(plan.unread for plan in self.pool.plans_involved())
+        return CLIENT_PATIENCE_SECONDS if is_unread else STALL_GRACE_SECONDS
 
     def _progress(self) -> int:
         with self._lock:
@@ -283,23 +300,29 @@ class _TierMemory:
         self._stall_timer = None
         if not self._stands_still():
             return
-        if self._progress() == progress:
-            self._break_deadlock()
+        if self._progress() == progress and not self._let_one_pass():
+            patience = self._patience()
+            if self._stall_patience < patience:
+                self._wait_for_movement(patience)
+                return
+            self._fail_one()
         self.watch_for_stall()
 
-    def _break_deadlock(self) -> None:
+    def _let_one_pass(self) -> bool:
         with self._lock:
             granted = self.pool.grant_one()
-            victim = None if granted is not None else self.pool.victim()
-            if victim is not None:
-                self.pool.withdraw(victim)
         if granted is not None:
             self._wake(granted)
-        elif victim is not None:
-            future = self._futures.pop(victim)
-            victim.account.plan.progress += 1
-            if not future.done():
-                future.set_exception(self._exhausted(victim))
+        return granted is not None
+
+    def _fail_one(self) -> None:
+        with self._lock:
+            victim = self.pool.victim()
+            self.pool.withdraw(victim)
+        future = self._futures.pop(victim)
+        victim.account.plan.progress += 1
+        if not future.done():
+            future.set_exception(self._exhausted(victim))
 
     def _exhausted(self, request: Request) -> ResourceExhausted:
         setting = SETTING_BY_TIER[self._tier]
@@ -310,6 +333,6 @@ class _TierMemory:
             setting=setting,
             value=self.pool.budget,
             needed=needed,
-            hint=f"set {setting!r} to at least {needed} bytes, or run fewer plans at once",
+            hint=f"set {setting!r} to at least {needed} bytes, or run fewer plans at once and read their results",
             operator=request.account.operator,
         )

@@ -12,18 +12,19 @@ class PlanEntry:
     `priority` is `io_scheduler.request.PriorityClass` (0 is the most urgent) and may change while the plan runs;
     `sequence` counts submissions.
 
-    `external` counts what will move the plan from outside its coroutines: jobs on workers, transfers, items that a
-    client has yet to take. `progress` changes with every step inside. A plan without external work whose progress
-    stands still waits for memory or for nothing. Loop thread only.
+    `external` counts what will move the plan from outside its coroutines: jobs on workers, transfers, and `unread`,
+    the channels with items that a client has yet to take. `progress` changes with every step inside. A plan without
+    external work whose progress stands still waits for memory or for nothing. Loop thread only.
     """
 
-    __slots__ = ("_idle", "_when_idle", "external", "plan_id", "priority", "progress", "sequence")
+    __slots__ = ("_idle", "_when_idle", "external", "plan_id", "priority", "progress", "sequence", "unread")
 
     def __init__(self, plan_id: str, priority: int, sequence: int, when_idle: Callable[[], None] | None = None) -> None:
         self.plan_id = plan_id
         self.priority = priority
         self.sequence = sequence
         self.external = 0
+        self.unread = 0
         self.progress = 0
         self._when_idle = when_idle
         self._idle: asyncio.Event | None = None
@@ -34,11 +35,23 @@ class PlanEntry:
     def end_external(self) -> None:
         self.external -= 1
         self.progress += 1
-        if self.external == 0:
-            if self._when_idle is not None:
-                self._when_idle()
-            if self._idle is not None:
-                self._idle.set()
+        self._report_idleness()
+        if self.external == 0 and self._idle is not None:
+            self._idle.set()
+
+    def begin_unread(self) -> None:
+        self.unread += 1
+        self.begin_external()
+        self._report_idleness()
+
+    def end_unread(self) -> None:
+        self.unread -= 1
+        self.end_external()
+
+    def _report_idleness(self) -> None:
+        """Nothing on the node is under way for the plan: at most its client is awaited."""
+        if self.external == self.unread and self._when_idle is not None:
+            self._when_idle()
 
     async def wait_idle(self) -> None:
         """Until no external work is left; for the end of the plan, when nothing new can start."""

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pystachio.errors import ResourceExhausted
-from pystachio.runtime.memory import Memory, OperatorMemory, Tier
+from pystachio.runtime.memory import CLIENT_PATIENCE_SECONDS, Memory, OperatorMemory, Tier
 from pystachio.runtime.metrics import OperatorMetrics, WaitReason
 from pystachio.runtime.plan_entry import PlanEntry
 from tests import virtual_time
@@ -169,6 +169,40 @@ async def test_waiting_is_no_deadlock_while_a_job_or_transfer_runs() -> None:
     with pytest.raises(ResourceExhausted):
         await waiting
     held.release()
+
+
+@on_virtual_time
+async def test_a_plan_behind_results_that_nobody_reads_fails_after_a_while() -> None:
+    """The client may wait for this plan before it reads the other one's result."""
+    node = Node()
+    unread, plan = node.plan("unread"), node.plan("plan")
+    held = await node.operator(unread).reserve(700, transient=True)
+    unread.begin_unread()
+    waiting = started(node.operator(plan).reserve(600))
+    await asyncio.sleep(0.9 * CLIENT_PATIENCE_SECONDS)
+    assert not waiting.done()
+    with pytest.raises(ResourceExhausted, match="read their results"):
+        await waiting
+    waiting = started(node.operator(plan).reserve(600))
+    await asyncio.sleep(0.9 * CLIENT_PATIENCE_SECONDS)
+    held.release()
+    unread.end_unread()
+    (await waiting).release()
+
+
+@on_virtual_time
+async def test_an_aged_request_is_passed_while_only_clients_are_awaited() -> None:
+    node = Node()
+    unread, large, small = node.plan("unread"), node.plan("large"), node.plan("small")
+    await node.operator(unread).reserve(300, transient=True)
+    unread.begin_unread()
+    await node.operator(small).reserve(50)
+    blocked = started(node.operator(large).reserve(600))
+    await asyncio.sleep(2.0)
+    began = asyncio.get_running_loop().time()
+    (await node.operator(small).reserve(10)).release()
+    assert asyncio.get_running_loop().time() - began < 0.1
+    blocked.cancel()
 
 
 @on_virtual_time
