@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from decimal import Decimal
 
 import pyarrow as pa
@@ -9,39 +10,28 @@ import pytest
 import torch
 
 from pystachio.operators.arrow import column_from_arrow, column_to_arrow
-from pystachio.operators.column import BytesColumn, Column, Dictionary, DictionaryColumn, FixedColumn, WideDecimalColumn
+from pystachio.operators.column import Column
 from pystachio.operators.kernels.exact_sums import exact_sums
 from pystachio.operators.kernels.extremes import extreme
 from pystachio.operators.kernels.grouping import group_rows
 from pystachio.operators.kernels.keys import encode_build
 from pystachio.operators.kernels.ordering import Direction, sort_order
-from pystachio.operators.kernels.row_index import RangeIndex, UniqueIndex, index_rows
+from pystachio.operators.kernels.row_index import UniqueIndex, index_rows
 from pystachio.operators.kernels.selection import take
-from pystachio.runtime.devices import cuda_device_count
+from pystachio.operators.placement import column_on
+from tests.gpu.conftest import Device
 
-pytestmark = [
-    pytest.mark.gpu,
-    pytest.mark.skipif(cuda_device_count() == 0, reason="needs a CUDA device"),
-]
-
-GPU = torch.device("cuda")
 CPU = torch.device("cpu")
-ROWS = 20_000
+ROWS = 5_000
 
 
-def moved(column: Column, device: torch.device) -> Column:
-    validity = None if column.validity is None else column.validity.to(device)
-    match column:
-        case FixedColumn(type=type_, values=values, bounds=bounds):
-            return FixedColumn(type_, values.to(device), validity, bounds)
-        case WideDecimalColumn(type=type_, high=high, low=low):
-            return WideDecimalColumn(type_, high.to(device), low.to(device), validity)
-        case BytesColumn(type=type_, offsets=offsets, data=data):
-            return BytesColumn(type_, offsets.to(device), data.to(device), validity)
-        case DictionaryColumn(type=type_, codes=codes, dictionary=dictionary):
-            values = moved(dictionary.values, device)
-            assert isinstance(values, BytesColumn | FixedColumn)
-            return DictionaryColumn(type_, codes.to(device), Dictionary(values), validity)
+Rows = list[object]
+
+
+def require_equal_on(device: Device, compute: Callable[[torch.device], Rows]) -> None:
+    with device.job():
+        assert compute(device.torch_device) == compute(CPU)
+    device.require_no_misuse()
 
 
 def columns() -> list[Column]:
@@ -61,51 +51,53 @@ def columns() -> list[Column]:
     return [column_from_arrow(array) for array in arrays]
 
 
-def rows_of(column: Column) -> list[object]:
-    return column_to_arrow(moved(column, CPU)).to_pylist()  # type: ignore[no-any-return]
+def columns_on(place: torch.device) -> list[Column]:
+    return [column_on(column, place) for column in columns()]
+
+
+def rows_of(column: Column) -> Rows:
+    return column_to_arrow(column).to_pylist()  # type: ignore[no-any-return]
 
 
 @pytest.mark.parametrize("keys", [(0,), (1,), (2,), (3,), (4,), (0, 2), (1, 3, 4)])
 @pytest.mark.parametrize("allow_direct", [True, False])
-def test_groups(keys: tuple[int, ...], allow_direct: bool) -> None:
-    results = []
-    for device in (CPU, GPU):
-        own = [moved(column, device) for column in columns()]
-        grouping = group_rows([own[key] for key in keys], ROWS, device, allow_direct=allow_direct)
+def test_groups(device: Device, keys: tuple[int, ...], allow_direct: bool) -> None:
+    def compute(place: torch.device) -> Rows:
+        own = columns_on(place)
+        grouping = group_rows([own[key] for key in keys], ROWS, place, allow_direct=allow_direct)
         parts = [take(own[key], grouping.representatives) for key in keys]
         parts += [exact_sums(own[position], pa.decimal128(38, 0), grouping) for position in (0, 1, 4)]
         parts += [extreme(column, grouping, largest=True) for column in own]
-        results.append(sorted(zip(*(rows_of(part) for part in parts), strict=True), key=repr))
-    assert results[0] == results[1]
+        return sorted(zip(*(rows_of(part) for part in parts), strict=True), key=repr)
+
+    require_equal_on(device, compute)
 
 
 @pytest.mark.parametrize("keys", [(0,), (1,), (2,), (0, 3), (4, 2)])
 @pytest.mark.parametrize("allow_direct", [True, False])
-def test_joins(keys: tuple[int, ...], allow_direct: bool) -> None:
-    results = []
-    for device in (CPU, GPU):
-        own = [moved(column, device) for column in columns()]
-        build = [take(own[key], torch.arange(0, ROWS, 50, device=device)) for key in keys]
+def test_joins(device: Device, keys: tuple[int, ...], allow_direct: bool) -> None:
+    def compute(place: torch.device) -> Rows:
+        own = columns_on(place)
+        build = [take(own[key], torch.arange(0, ROWS, 50, device=place)) for key in keys]
         encoding, codes = encode_build(build, (False,) * len(keys))
-        index = index_rows(codes, allow_direct=allow_direct)
         probed = encoding.encode([own[key] for key in keys])
-        match index:
-            case UniqueIndex():
-                found = [(row, number - 1) for row, number in enumerate(index.find(probed).tolist()) if number]
-            case RangeIndex():
-                found = []
-                for pairs in index.find(probed).pairs(1000):
-                    assert pairs.probe is not None
-                    found += zip(pairs.probe.tolist(), pairs.build.tolist(), strict=True)
-        results.append(sorted(found))
-    assert results[0] == results[1]
+        index = index_rows(codes, allow_direct=allow_direct)
+        if isinstance(index, UniqueIndex):
+            return [(row, number - 1) for row, number in enumerate(index.find(probed).tolist()) if number]
+        found: Rows = []
+        for pairs in index.find(probed).pairs(1000):
+            assert pairs.probe is not None
+            found += zip(pairs.probe.tolist(), pairs.build.tolist(), strict=True)
+        return sorted(found, key=repr)
+
+    require_equal_on(device, compute)
 
 
 @pytest.mark.parametrize("keys", [(0,), (1,), (2, 0), (3, 1), (4, 3)])
 @pytest.mark.parametrize("descending", [False, True])
-def test_orders(keys: tuple[int, ...], descending: bool) -> None:
-    orders = []
-    for device in (CPU, GPU):
-        own = [moved(column, device) for column in columns()]
-        orders.append(sort_order([(own[key], Direction(descending, descending)) for key in keys], ROWS).tolist())
-    assert orders[0] == orders[1]
+def test_orders(device: Device, keys: tuple[int, ...], descending: bool) -> None:
+    def compute(place: torch.device) -> Rows:
+        own = columns_on(place)
+        return sort_order([(own[key], Direction(descending, descending)) for key in keys], ROWS).tolist()  # type: ignore[no-any-return]
+
+    require_equal_on(device, compute)

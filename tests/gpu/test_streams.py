@@ -10,15 +10,13 @@ import torch
 
 from pystachio.runtime.clock import SystemClock
 from pystachio.runtime.cuda_streams import CudaStreams
-from pystachio.runtime.devices import choose_device, cuda_device_count
+from pystachio.runtime.devices import choose_device
 from pystachio.runtime.metrics import OperatorMetrics
 from pystachio.runtime.plan_entry import PlanEntry
 from pystachio.runtime.worker_pool import WorkerPool
+from tests.gpu.conftest import needs_cuda
 
-pytestmark = [
-    pytest.mark.gpu,
-    pytest.mark.skipif(cuda_device_count() == 0, reason="needs a CUDA device"),
-]
+pytestmark = needs_cuda
 
 
 def burn(cycles: int, value: float) -> torch.Tensor:
@@ -26,7 +24,7 @@ def burn(cycles: int, value: float) -> torch.Tensor:
     return torch.full((1 << 20,), value, device="cuda")
 
 
-async def test_jobs_overlap_end_in_order_of_their_work_and_never_block_the_loop() -> None:
+async def test_jobs_end_with_their_work_and_never_block_the_loop() -> None:
     launchers = WorkerPool(4)
     streams = CudaStreams(choose_device("cuda"), launchers, threads=4)
     stream = streams.open(PlanEntry("p", 1, 1), OperatorMetrics("operator", SystemClock()))
@@ -69,5 +67,24 @@ async def test_a_cancelled_job_is_over_on_the_device() -> None:
     with pytest.raises(asyncio.CancelledError):
         await task
     assert used[0].query()
+    await launchers.close()
+    await streams.close()
+
+
+async def test_uploads_are_read_behind_their_copy_and_sources_may_go() -> None:
+    launchers = WorkerPool(4)
+    streams = CudaStreams(choose_device("cuda"), launchers, threads=4)
+    stream = streams.open(PlanEntry("p", 1, 1), OperatorMetrics("operator", SystemClock()))
+
+    def job(value: int) -> int:
+        total = 0
+        for step in range(20):
+            copies, _ = stream.upload([torch.full((1 << 20,), value + step), torch.empty(0, dtype=torch.int8)])
+            total += int(copies[0].sum())
+            del copies
+        return total
+
+    results = await asyncio.gather(*(stream.run(job, value) for value in range(8)))
+    assert results == [(20 * value + 190) << 20 for value in range(8)]
     await launchers.close()
     await streams.close()

@@ -1,0 +1,171 @@
+"""Statements on a device against DuckDB: the answers, the waits of the host, the copies back to it."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import duckdb
+import pyarrow as pa
+import pytest
+import torch
+
+import pystachio
+from pystachio.cli.oracle import DuckDB, difference, ordered_columns
+from tests.gpu.conftest import Device
+from tests.queries.tables import write_tables
+
+STATEMENTS = sorted((Path(__file__).parents[1] / "queries" / "statements").glob("*.sql"))
+TABLES = ("facts", "dimension", "other", "nothing", "single", "many")
+TPCH = sorted((Path(pystachio.__file__).parent / "cli" / "tpch").glob("q*.sql"))
+SCALE = "0.02"
+
+MOST_WAITS = {"q01": 40, "q03": 40, "q06": 6, "q09": 50, "q18": 60}
+"""How often the host may wait for the device; a job's own end is not among them. Real devices also count uploads of
+small tables."""
+
+
+def statements(every: int) -> list[pytest.ParameterSet]:
+    found = [
+        pytest.param(line.rstrip().removesuffix(";"), id=f"{path.stem}-{number}")
+        for path in STATEMENTS
+        for number, line in enumerate(path.read_text().splitlines(), start=1)
+        if line.strip()
+    ]
+    return found[::every]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("tables")
+    write_tables(path)
+    return path
+
+
+def source(folder: Path, table: str) -> Path:
+    path = folder / f"{table}.parquet"
+    return path if path.exists() else folder / table
+
+
+@pytest.fixture(scope="module")
+def oracle(folder: Path) -> Iterator[duckdb.DuckDBPyConnection]:
+    with duckdb.connect() as connection:
+        for table in TABLES:
+            path = source(folder, table)
+            connection.execute(f"create view {table} as from '{path if path.is_file() else path / '*.parquet'}'")
+        yield connection
+
+
+@contextmanager
+def session_on(device: Device, folder: Path, **settings: object) -> Iterator[pystachio.Session]:
+    with pystachio.connect(threads=2, device=str(device.torch_device), **settings) as session:
+        for table in TABLES:
+            session.register(table, str(source(folder, table)))
+        yield session
+
+
+@pytest.fixture(scope="module")
+def session(device: Device, folder: Path) -> Iterator[pystachio.Session]:
+    with session_on(device, folder, batch_rows=2000) as session:
+        yield session
+
+
+@pytest.fixture(scope="module")
+def plain_session(device: Device, folder: Path) -> Iterator[pystachio.Session]:
+    switches = {"dictionary_codes": False, "direct_addressing": False, "batch_rows": 500}
+    with session_on(device, folder, **switches) as session:
+        yield session
+
+
+def require_equal(answer: pa.Table, expected: list[tuple[object, ...]], sql: str) -> None:
+    rows = list(zip(*(column.to_pylist() for column in answer.columns), strict=True))
+    assert difference(rows, expected, ordered_columns(sql, answer.column_names)) is None
+
+
+@pytest.mark.parametrize("sql", statements(every=1))
+def test_statements(device: Device, session: pystachio.Session, oracle: duckdb.DuckDBPyConnection, sql: str) -> None:
+    require_equal(session.sql(sql).to_arrow(), oracle.execute(sql).fetchall(), sql)
+    device.require_no_misuse()
+
+
+@pytest.mark.parametrize("sql", statements(every=3))
+def test_statements_without_codes_and_direct_addresses(
+    device: Device, plain_session: pystachio.Session, oracle: duckdb.DuckDBPyConnection, sql: str
+) -> None:
+    require_equal(plain_session.sql(sql).to_arrow(), oracle.execute(sql).fetchall(), sql)
+    device.require_no_misuse()
+
+
+def test_copies_to_the_host_are_shown(session: pystachio.Session) -> None:
+    numbers = session.sql("select skewed, sum(price) from facts group by skewed")
+    texts = session.sql("select upper(text) from facts")
+    for result in (numbers, texts):
+        result.to_arrow()
+    assert "copied to the device" in numbers.explain(analyze=True)
+    assert "copied to the host" not in numbers.explain(analyze=True)
+    assert "copied to the host" in texts.explain(analyze=True)
+
+
+def test_nothing_is_left_behind(device: Device, session: pystachio.Session) -> None:
+    session.sql("select f.word, count(*) from facts f join dimension d on f.key = d.key group by f.word").to_arrow()
+    statistics = session.statistics()
+    assert (statistics.running_plans, statistics.reserved_bytes, statistics.leaks) == (0, 0, 0)
+    device.require_no_misuse()
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    folder = tmp_path_factory.mktemp("tpch")
+    generator = Path(sys.executable).with_name("tpchgen-cli")
+    subprocess.run([generator, "parquet", "-s", SCALE, "-o", folder], check=True, capture_output=True)
+    return sorted(folder.glob("*.parquet"))
+
+
+@pytest.fixture(scope="module")
+def tpch_oracle(files: list[Path]) -> Iterator[DuckDB]:
+    oracle = DuckDB(files)
+    yield oracle
+    oracle.close()
+
+
+@pytest.fixture(scope="module")
+def tpch(device: Device, files: list[Path]) -> Iterator[pystachio.Session]:
+    with pystachio.connect(threads=2, device=str(device.torch_device)) as session:
+        for file in files:
+            session.register(file.stem, str(file))
+        yield session
+
+
+@contextmanager
+def waits_counted(device: Device) -> Iterator[list[str]]:
+    """Where the host waited for the device, filled at the end."""
+    places: list[str] = []
+    if device.stand_in is not None:
+        before = device.stand_in.waits_at.copy()
+        yield places
+        places.extend((device.stand_in.waits_at - before).elements())
+        return
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        torch.cuda.set_sync_debug_mode("warn")
+        try:
+            yield places
+        finally:
+            torch.cuda.set_sync_debug_mode("default")
+    places.extend(f"{warning.filename}:{warning.lineno}" for warning in caught if "synchroniz" in str(warning.message))
+
+
+@pytest.mark.parametrize("path", TPCH, ids=lambda path: path.stem)
+def test_tpch(device: Device, tpch: pystachio.Session, tpch_oracle: DuckDB, path: Path) -> None:
+    sql = path.read_text()
+    with waits_counted(device) as waits:
+        answer = tpch.sql(sql).to_arrow()
+    require_equal(answer, tpch_oracle.rows(sql), sql)
+    device.require_no_misuse()
+    most = MOST_WAITS.get(path.stem)
+    if most is not None:
+        assert len(waits) <= (most if device.stand_in is not None else 2 * most), waits
