@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 SOURCES := pystachio tests benchmarks
 
-.PHONY: demo test test-all check format bench bench-gpu wheel clean
+.PHONY: demo test test-all test-gpu check format bench bench-gpu wheel clean
 
 demo: $(STAMP)
 	$(BIN)/pystachio-node demo $(ARGS)
@@ -15,6 +15,10 @@ test: $(STAMP)
 
 test-all: $(STAMP)
 	$(BIN)/python -m pytest $(ARGS)
+
+# On a machine with a CUDA device. Everywhere else `make test` runs the same tests on a stand-in for one.
+test-gpu: $(STAMP)
+	$(BIN)/python -m pytest -m gpu tests/gpu $(ARGS)
 
 check: $(STAMP)
 	$(BIN)/ruff format --check $(SOURCES)
@@ -30,7 +34,7 @@ bench: $(STAMP)
 	$(BIN)/python -m benchmarks all $(ARGS)
 
 bench-gpu: $(STAMP)
-	$(BIN)/python -m benchmarks gpu $(ARGS)
+	PYSTACHIO_DEVICE=$${PYSTACHIO_DEVICE:-cuda:0} $(BIN)/python -m benchmarks gpu $(ARGS)
 
 wheel: $(STAMP)
 	$(BIN)/python -m build --wheel --outdir dist

@@ -64,7 +64,7 @@ class Settings(BaseModel):
         default_factory=lambda: int(machine.memory_limit() * MEMORY_FRACTION),
         description="bytes that running plans may hold together, for example 2GiB",
     )
-    device: str = Field(default="auto", description="where operators run: auto, cpu, cuda or cuda:N")
+    device: str = Field(default="auto", description="where operators run: auto (the CPU), cpu, cuda or cuda:N")
     threads: int = Field(default_factory=machine.usable_cores, ge=1, le=1024, description="worker threads")
     spill_dir: Path = Field(
         default_factory=lambda: Path(tempfile.gettempdir()), description="folder for what does not fit into memory"

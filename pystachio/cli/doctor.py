@@ -70,7 +70,9 @@ def _software() -> Iterator[Finding]:
     count = cuda_device_count()
     for index in range(count):
         properties = torch.cuda.get_device_properties(index)
-        yield Finding(f"device cuda:{index}", f"{properties.name}, {readable_bytes(properties.total_memory)}")
+        found = f"{properties.name}, {readable_bytes(properties.total_memory)}"
+        advice = f"device=cuda:{index} uses it, auto does not: this path has not been verified on hardware yet"
+        yield Finding(f"device cuda:{index}", found, advice)
     if not count:
         advice = (
             "is the NVIDIA driver loaded? torch finds no GPU"
