@@ -170,8 +170,9 @@ class RunningPlan:
     async def _watch(self) -> None:
         """Keep what is known of the plan at its end."""
         self._error = await self._handle.wait_ended()
-        self._seconds = time.perf_counter() - self._submitted
         self._totals = self._node.totals(self.plan_id)
+        # Last: other threads read the rest once this says that the plan has ended.
+        self._seconds = time.perf_counter() - self._submitted
         if not self._graph.done():
             self._graph.set_result(None)
 
