@@ -41,7 +41,7 @@ class Channel(Generic[T]):
     graph whose every channel can carry one item cannot deadlock over channels. Further items need room in the channel
     and in the plan's memory.
 
-    `plan` is given for a channel whose receiver is outside the plan (a client): an item in it can move the plan.
+    `for_client` is a channel whose receiver is outside the plan: an item in it can move the plan.
     """
 
     def __init__(
