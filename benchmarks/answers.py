@@ -8,7 +8,7 @@ from typing import Any
 import pystachio
 from benchmarks import data
 from benchmarks.figures import Figure
-from pystachio.cli.oracle import DuckDB, difference, ordered_columns
+from pystachio.cli.oracle import disagreement
 
 SETTINGS: dict[str, dict[str, Any]] = {
     "defaults": {},
@@ -24,14 +24,11 @@ def run(*, scale: float, quick: bool) -> list[Figure]:
     figures = []
     sources = {"tpchgen-cli": data.tpch(scale), "DuckDB's COPY": data.tpch_nullable(scale)}
     for source, folder in sources.items():
-        files = [folder / f"{table}.parquet" for table in data.TABLES]
-        oracle = DuckDB(files)
-        expected = {name: oracle.rows(sql) for name, sql in data.queries().items()}
-        oracle.close()
+        with data.duckdb_over(folder) as oracle:
+            expected = {name: oracle.execute(sql).fetchall() for name, sql in data.queries().items()}
         for label, settings in SETTINGS.items():
             with pystachio.connect(**settings) as session:
-                for file in files:
-                    session.register(file.stem, str(file))
+                data.register(session, folder)
                 right = sum(_is_right(session, name, sql, expected[name]) for name, sql in data.queries().items())
             figures.append(Figure(f"{source}, {label}", right, "right", goal=len(expected), direction="at least"))
             sys.stdout.write(f"{source}, {label}: {right} of {len(expected)}\n")
@@ -40,9 +37,7 @@ def run(*, scale: float, quick: bool) -> list[Figure]:
 
 
 def _is_right(session: pystachio.Session, name: str, sql: str, expected: list[tuple[Any, ...]]) -> bool:
-    table = session.sql(sql).to_arrow()
-    rows = list(zip(*(column.to_pylist() for column in table.columns), strict=True))
-    problem = difference(rows, expected, ordered_columns(sql, table.column_names))
+    problem = disagreement(session.sql(sql).to_arrow(), expected, sql)
     if problem is not None:
         sys.stdout.write(f"{name}: {problem[:500]}\n")
     return problem is None

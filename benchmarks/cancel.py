@@ -22,8 +22,7 @@ def run(*, scale: float, quick: bool) -> list[Figure]:
     released: list[float] = []
     finished = 0
     with pystachio.connect(threads=2) as session:
-        for table in data.TABLES:
-            session.register(table, str(folder / f"{table}.parquet"))
+        data.register(session, folder)
         for sql in statements:
             session.sql(sql).to_arrow()
         files = len(os.listdir("/proc/self/fd"))

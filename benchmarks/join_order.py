@@ -16,10 +16,8 @@ from benchmarks.figures import Figure
 def run(*, scale: float, quick: bool) -> list[Figure]:
     folder = data.tpch(scale)
     session = pystachio.connect(threads=2)
-    peer = duckdb.connect()
-    for table in data.TABLES:
-        session.register(table, str(folder / f"{table}.parquet"))
-        peer.execute(f"create view {table} as from '{folder / table}.parquet'")
+    data.register(session, folder)
+    peer = data.duckdb_over(folder)
     total_ours = total_theirs = 0
     sys.stdout.write(f"{'query':<6}{'ours':>14}{'DuckDB':>14}\n")
     for name, sql in data.queries().items():

@@ -16,8 +16,7 @@ from benchmarks.figures import Figure
 def run(*, scale: float, quick: bool) -> list[Figure]:
     folder = data.tpch(scale)
     with pystachio.connect(threads=2) as session:
-        for table in data.TABLES:
-            session.register(table, str(folder / f"{table}.parquet"))
+        data.register(session, folder)
         statements = list(data.queries().values())
         for sql in statements:
             session.sql(sql).to_arrow()  # samples and imports are read now

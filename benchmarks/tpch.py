@@ -9,12 +9,10 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-import duckdb
-
 import pystachio
 from benchmarks import data
 from benchmarks.figures import Figure
-from pystachio.cli.oracle import difference, ordered_columns
+from pystachio.cli.oracle import disagreement
 
 THREADS = 2
 
@@ -23,18 +21,15 @@ def run(*, scale: float, quick: bool) -> list[Figure]:
     repetitions = 3 if quick else 5
     folder = data.tpch(scale)
     session = pystachio.connect(threads=THREADS)
-    peer = duckdb.connect()
+    data.register(session, folder)
+    peer = data.duckdb_over(folder)
     peer.execute(f"set threads = {THREADS}")
-    for table in data.TABLES:
-        session.register(table, str(folder / f"{table}.parquet"))
-        peer.execute(f"create view {table} as from '{folder / table}.parquet'")
     ours: dict[str, float] = {}
     theirs: dict[str, float] = {}
     sys.stdout.write(f"{'query':<6}{'ours ms':>10}{'DuckDB ms':>12}{'ratio':>8}\n")
     for name, sql in data.queries().items():
         table = session.sql(sql).to_arrow()
-        rows = list(zip(*(column.to_pylist() for column in table.columns), strict=True))
-        problem = difference(rows, peer.execute(sql).fetchall(), ordered_columns(sql, table.column_names))
+        problem = disagreement(table, peer.execute(sql).fetchall(), sql)
         if problem:
             raise AssertionError(f"{name}: {problem}")
         pairs = [(_seconds(session.sql, sql), _seconds(peer.sql, sql)) for _ in range(repetitions)]
