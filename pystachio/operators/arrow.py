@@ -215,7 +215,7 @@ def _fixed_column(array: pa.Array) -> FixedColumn:
         values = values.view(np.int64)
         if (values[validity.numpy()] if validity is not None else values).min(initial=0) < 0:
             raise DataError("an unsigned 64-bit value is above the range of int64")
-    return FixedColumn(type_, torch.from_numpy(values), validity)
+    return FixedColumn(normalise_type(type_), torch.from_numpy(values), validity)
 
 
 def _temporal_physical(type_: pa.DataType) -> str | None:

@@ -16,7 +16,10 @@ Bounds = tuple[int, int]
 
 
 def normalise_type(type_: pa.DataType) -> pa.DataType:
-    """Arrow's type without its layout: string for large_string and string_view, the value type for a dictionary."""
+    """Arrow's type without its layout: string for large_string and string_view, the value type for a dictionary.
+
+    Moments of any time zone are those of UTC: Parquet stores nothing else, and Substrait's type names no zone.
+    """
     if pa.types.is_dictionary(type_):
         return normalise_type(type_.value_type)
     if pa.types.is_large_string(type_) or pa.types.is_string_view(type_):
@@ -25,6 +28,8 @@ def normalise_type(type_: pa.DataType) -> pa.DataType:
         return pa.binary()
     if pa.types.is_decimal(type_):
         return pa.decimal128(min(type_.precision, 38), type_.scale)
+    if pa.types.is_timestamp(type_) and type_.tz is not None:
+        return pa.timestamp(type_.unit, tz="UTC")
     return type_
 
 

@@ -108,6 +108,16 @@ async def test_strings_whose_lengths_are_differences(tmp_path: Path, encoding: s
         assert column_to_arrow(column).to_pylist() == words
 
 
+async def test_moments_are_those_of_utc(tmp_path: Path) -> None:
+    moments = pa.array([0, None, -5], pa.timestamp("us", tz="Europe/Berlin"))
+    path = write(pa.table({"t": moments}), tmp_path / "t.parquet")
+    async with reading() as client:
+        file = await open_file(client, path)
+        column = await decode(client, file, [0], 0)
+        assert file.fields[0].type == column.type == pa.timestamp("us", tz="UTC")
+        assert column_to_arrow(column).equals(moments.cast(column.type))
+
+
 async def test_all_null(tmp_path: Path) -> None:
     path = write(every_type(50, nulls=1.0), tmp_path / "t.parquet")
     async with reading() as client:
