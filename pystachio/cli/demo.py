@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
-from importlib.resources import files
 from pathlib import Path
-from shutil import which
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from pystachio.cli import tpch
 from pystachio.cli.failure import ExitCode, describe, reported
 from pystachio.cli.output import readable_bytes, say
 from pystachio.cli.process import interruptible
@@ -24,8 +21,6 @@ from pystachio.cli.query import connected
 if TYPE_CHECKING:
     from pystachio.cli.oracle import DuckDB
     from pystachio.session import Session
-
-TABLES = ("customer", "lineitem", "nation", "orders", "part", "partsupp", "region", "supplier")
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +47,7 @@ def demo(
     with interruptible(within=2.0), reported(), connected(**settings) as session, _data(scale, data) as folder:
         outcomes = []
         typer.echo(f"{'query':<7}{'ms':>8}{'rows':>8}{'read':>11}  answer")
-        for outcome in _outcomes(session, [folder / f"{table}.parquet" for table in TABLES]):
+        for outcome in _outcomes(session, tpch.table_files(folder)):
             _print(outcome)
             outcomes.append(outcome)
         _summarise(outcomes)
@@ -66,19 +61,12 @@ def _outcomes(session: Session, tables: list[Path]) -> Iterator[Outcome]:
     for path in tables:
         session.register(path.stem, path)
     if not duckdb_is_installed():
-        for name, sql in _statements():
+        for name, sql in tpch.statements().items():
             yield _run(session, None, name, sql)
         return
     with closing(DuckDB(tables)) as oracle:
-        for name, sql in _statements():
+        for name, sql in tpch.statements().items():
             yield _run(session, oracle, name, sql)
-
-
-def _statements() -> Iterator[tuple[str, str]]:
-    folder = files("pystachio.cli") / "tpch"
-    for resource in sorted(folder.iterdir(), key=lambda resource: resource.name):
-        if resource.name.endswith(".sql"):
-            yield resource.name.removesuffix(".sql"), resource.read_text(encoding="utf-8")
 
 
 @contextmanager
@@ -89,30 +77,18 @@ def _data(scale: float, folder: Path | None) -> Iterator[Path]:
             _generate(scale, Path(temporary))
             yield Path(temporary)
         return
-    if not all((folder / f"{table}.parquet").is_file() for table in TABLES):
+    if not tpch.is_complete(folder):
         _generate(scale, folder)
     yield folder
 
 
 def _generate(scale: float, folder: Path) -> None:
-    from pystachio.errors import InternalError, NotFound
-
-    beside = Path(sys.executable).with_name("tpchgen-cli")
-    program = str(beside) if beside.exists() else which("tpchgen-cli")
-    if program is None:
-        raise NotFound(
-            "tpchgen-cli is not installed", hint="pip install tpchgen-cli, or give --data a folder with data"
-        )
     say(f"making TPC-H data at scale {scale:g}")
-    folder.mkdir(parents=True, exist_ok=True)
-    command = [program, "parquet", "--scale-factor", f"{scale:g}", "--output-dir", str(folder)]
-    made = subprocess.run(command, capture_output=True, text=True, check=False)
-    if made.returncode != 0:
-        raise InternalError(f"tpchgen-cli failed: {made.stderr.strip()}")
+    tpch.generate(scale, folder)
 
 
 def _run(session: Session, oracle: DuckDB | None, name: str, sql: str) -> Outcome:
-    from pystachio.cli.oracle import difference, ordered_columns
+    from pystachio.cli.oracle import disagreement
     from pystachio.errors import PystachioError
 
     started = time.perf_counter()
@@ -125,9 +101,8 @@ def _run(session: Session, oracle: DuckDB | None, name: str, sql: str) -> Outcom
     bytes_read = result.metrics().bytes_read
     if oracle is None:
         return Outcome(name, milliseconds, table.num_rows, bytes_read, "unchecked")
-    rows = list(zip(*(column.to_pylist() for column in table.columns), strict=True))
-    reason = difference(rows, oracle.rows(sql), ordered_columns(sql, table.column_names))
-    return Outcome(name, milliseconds, len(rows), bytes_read, "wrong" if reason else "right", reason or "")
+    reason = disagreement(table, oracle.rows(sql), sql)
+    return Outcome(name, milliseconds, table.num_rows, bytes_read, "wrong" if reason else "right", reason or "")
 
 
 def _print(outcome: Outcome) -> None:

@@ -12,7 +12,10 @@ from collections.abc import Sequence
 from decimal import Decimal
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 _RELATIVE = 1e-9
 
@@ -40,6 +43,12 @@ class DuckDB:
 
     def close(self) -> None:
         self._connection.close()
+
+
+def disagreement(answer: pa.Table, expected: Sequence[Row], sql: str) -> str | None:
+    """What is wrong with our answer to `sql`, None when it is right."""
+    rows = list(zip(*(column.to_pylist() for column in answer.columns), strict=True))
+    return difference(rows, expected, ordered_columns(sql, answer.column_names))
 
 
 def difference(ours: Sequence[Row], theirs: Sequence[Row], order: Sequence[int] = ()) -> str | None:
@@ -92,9 +101,9 @@ def _close(mine: Any, other: Any) -> bool:
 
 def _sort_key(row: Row) -> tuple[Any, ...]:
     """Exact values first, so that rounding in a double cannot move a row; doubles and decimals last."""
-    exact = [(value is None, str(type(value)), value) for value in row if isinstance(value, str | bytes)]
+    texts = [(str(type(value)), value) for value in row if isinstance(value, str | bytes)]
     rest = [str(value) for value in row if not isinstance(value, str | bytes | float | Decimal)]
-    return ([(missing, kind, value) for missing, kind, value in exact], rest, [_number(value) for value in row])
+    return (texts, rest, [_number(value) for value in row])
 
 
 def _number(value: Any) -> float:

@@ -7,8 +7,8 @@ import pytest
 from typer.testing import CliRunner
 
 from pystachio.cli import oracle
-from pystachio.cli.demo import TABLES
 from pystachio.cli.main import app
+from pystachio.cli.tpch import TABLES
 
 
 @pytest.fixture(scope="module")
