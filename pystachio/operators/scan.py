@@ -76,6 +76,7 @@ class Scan:
             dictionaries=self._dictionaries() if ctx.settings.dictionary_codes else {},
             bounds=bounds,
             batch_rows=batch_rows,
+            metrics=ctx.metrics,
         )
         await ScanRun(ctx, out, reader, planned.units).run()
 

@@ -21,6 +21,7 @@ from pystachio.operators.parquet_decode import FetchedExtents, RowGroupDecoder
 from pystachio.operators.parquet_dictionary import SharedDictionary
 from pystachio.operators.runtime_filter import RuntimeFilter
 from pystachio.operators.scan_units import Unit
+from pystachio.runtime.metrics import OperatorMetrics
 
 _TRIAL_ROWS = 1 << 18
 _USELESS = 0.9
@@ -72,6 +73,7 @@ class RowReader:
     dictionaries: dict[int, SharedDictionary]
     bounds: tuple[Bounds | None, ...]
     batch_rows: int
+    metrics: OperatorMetrics | None = None
 
     @property
     def first(self) -> tuple[int, ...]:
@@ -126,11 +128,14 @@ class UnitRows:
 
     def decode(self, positions: Sequence[int], source: FetchedExtents) -> None:
         """Add columns to those that are decoded; one thread per source at a time."""
+        decoder = self._decoder(source)
+        before = decoder.through_pyarrow
         for position in positions:
             if position not in self.columns:
                 shared, bounds = self.reader.dictionaries.get(position), self.reader.bounds[position]
-                decoder = self._decoder(source)
                 self.columns[position] = decoder.decode(self.unit.columns[position], shared, bounds=bounds)
+        if self.reader.metrics is not None and decoder.through_pyarrow > before:
+            self.reader.metrics.count("columns decoded by pyarrow", decoder.through_pyarrow - before)
 
     def select(self, source: FetchedExtents) -> None:
         """Decode what decides, and find the pieces in which rows survive."""
