@@ -140,6 +140,8 @@ def _context(tables: Mapping[str, Schema]) -> Any:
         .set("datafusion.sql_parser.recursion_limit", str(_PARSER_RECURSION))
         .set("datafusion.sql_parser.map_string_types_to_utf8view", "false")
         .set("datafusion.execution.target_partitions", "1")
+        # A second pass would simplify the conditions of joins that the first made of NOT IN, and lose NULLs with them.
+        .set("datafusion.optimizer.max_passes", "1")
     )
     context = SessionContext(config)
     for rule in _RULES_LEFT_OUT:
@@ -192,10 +194,11 @@ def _scalar(value: Any) -> pa.Scalar:
 def _null_aware(display: str, admitted: Admitted) -> tuple[bool | None, ...]:
     """For each join in the order in which `substrait.read_plan` meets them: whether NULLs make [NOT] IN unknown.
 
-    An anti join says so in DataFusion's display. A mark join does not, so it counts as IN when the statement has no
-    EXISTS, and as undecided (None) when it has both.
+    An anti join says so in DataFusion's display. A mark join does not, so it counts as IN when the NULLs of some IN
+    matter and the statement has no EXISTS, and as undecided (None) when it has both.
     """
-    in_mark: bool | None = None if admitted.has_in and admitted.has_exists else admitted.has_in
+    sensitive = admitted.has_null_sensitive_in
+    in_mark: bool | None = None if sensitive and admitted.has_exists else sensitive
     flags = [
         in_mark if "Mark Join:" in text[:16] else text.endswith(" null_aware") for text in _joins_in_order(display)
     ]

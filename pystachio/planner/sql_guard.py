@@ -10,6 +10,7 @@ from pystachio.errors import InvalidRequest, SqlSyntaxError, Unsupported
 from pystachio.planner.sql_chains import balance
 from pystachio.planner.sql_distinct_from import respell
 from pystachio.planner.sql_limits import require_bounded
+from pystachio.planner.sql_membership import has_exists, has_null_sensitive_in
 from pystachio.planner.sql_text import QUERY_WORDS, Kind, Token, is_word, pointed_at, position_of, tokenize
 
 MOST_CHARACTERS: Final = 16 << 20
@@ -32,13 +33,13 @@ _VOLATILE: Final = _words("NOW CURRENT_DATE CURRENT_TIME CURRENT_TIMESTAMP LOCAL
 class Admitted:
     """A text that may be parsed. `placeholders` counts the values it needs.
 
-    `has_in` and `has_exists`: whether a subquery stands behind IN (or ANY, ALL) and behind EXISTS. `is_volatile`: its
+    `has_null_sensitive_in` and `has_exists`: which subquery predicates it has (`sql_membership`). `is_volatile`: its
     plan holds a value of the moment it was made.
     """
 
     sql: str
     placeholders: int
-    has_in: bool
+    has_null_sensitive_in: bool
     has_exists: bool
     is_volatile: bool
 
@@ -60,9 +61,10 @@ def admit(sql: str) -> Admitted:
     text = _respelt(sql[:end], tokens)
     unambiguous = respell(text, tokens if text == sql[:end] else tokenize(text))
     chosen = tokens if unambiguous == sql[:end] else tokenize(unambiguous)
-    has_in, has_exists = _subquery_predicates(tokens)
     is_volatile = any(token.kind is Kind.WORD and token.text in _VOLATILE for token in tokens)
-    return Admitted(balance(unambiguous, chosen), placeholders, has_in, has_exists, is_volatile)
+    return Admitted(
+        balance(unambiguous, chosen), placeholders, has_null_sensitive_in(tokens), has_exists(tokens), is_volatile
+    )
 
 
 def _require_one_query(sql: str, tokens: Sequence[Token]) -> None:
@@ -118,29 +120,3 @@ def _respelt(sql: str, tokens: Sequence[Token]) -> str:
         parts.append(sql[at : token.start] + spelt)
         at = token.end
     return "".join((*parts, sql[at:])) if parts else sql
-
-
-def _subquery_predicates(tokens: Sequence[Token]) -> tuple[bool, bool]:
-    """Whether there is [NOT] IN (query), ANY (query) or ALL (query), and whether there is EXISTS."""
-    has_in = False
-    for number, token in enumerate(tokens[:-2]):
-        if not is_word(token, "IN", "ANY", "SOME", "ALL") or tokens[number + 1].text != "(":
-            continue
-        inner = next((t for t in tokens[number + 2 :] if t.text != "("), token)
-        if is_word(inner, *QUERY_WORDS):
-            has_in = True
-            _refuse_null_test(tokens, number + 1)
-    return has_in, any(is_word(token, "EXISTS") for token in tokens)
-
-
-def _refuse_null_test(tokens: Sequence[Token], opening: int) -> None:
-    """DataFusion takes `x IN (query)` for never NULL, and folds a test for that away."""
-    depth, at = 0, opening
-    while at < len(tokens):
-        depth += (tokens[at].text == "(") - (tokens[at].text == ")")
-        at += 1
-        if depth <= 0 and (at >= len(tokens) or tokens[at].text != ")"):
-            break
-    rest = [token.text for token in tokens[at : at + 3]]
-    if rest[:1] == ["IS"] and (set(rest[1:]) & {"NULL", "UNKNOWN", "DISTINCT"}):
-        raise Unsupported("a test for NULL of an IN subquery")

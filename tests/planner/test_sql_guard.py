@@ -95,22 +95,6 @@ def test_two_ways_to_write_parameters_do_not_mix() -> None:
         admit("select ?, $1")
 
 
-@pytest.mark.parametrize(
-    ("sql", "has_in", "has_exists"),
-    [
-        ("select a from t where a in (select b from u)", True, False),
-        ("select a from t where a not in ((select b from u))", True, False),
-        ("select a from t where a in (1, 2)", False, False),
-        ("select a from t where a = any (select b from u)", True, False),
-        ("select a from t where exists (select 1 from u)", False, True),
-        ("select 'a in (select b) exists (' from t", False, False),
-    ],
-)
-def test_subquery_predicates(sql: str, has_in: bool, has_exists: bool) -> None:
-    admitted = admit(sql)
-    assert (admitted.has_in, admitted.has_exists) == (has_in, has_exists)
-
-
 @pytest.mark.parametrize(("sql", "volatile"), [("select now()", True), ("select 'now'", False), ("select a", False)])
 def test_volatile(sql: str, volatile: bool) -> None:
     assert admit(sql).is_volatile is volatile

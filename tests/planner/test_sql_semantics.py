@@ -47,6 +47,9 @@ STATEMENTS = [
     "select a from t where a > any (select x from u)",
     "select a from t where a > all (select x from u)",
     "select a from t where a > all (select x from u where y = 99)",
+    "select a from t where (a in (select x from u)) = (b = 1)",
+    "select a from t where a in (select x from u where exists (select 1 from v where p = x)) or b in (select y from u)",
+    "select a from t where a in (select x from u) or exists (select 1 from v where p = b)",
     # EXISTS
     "select a from t where exists (select 1 from u where x = a)",
     "select a from t where not exists (select 1 from u where x = a)",
