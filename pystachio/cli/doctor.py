@@ -139,12 +139,10 @@ def _storage() -> Finding:
         return Finding("kvikio", "not installed: the posix device reads", "with an NVIDIA GPU: pip install kvikio-cu13")
     if not report.driver:
         return Finding("kvikio", f"{report.version}, not used: there is no CUDA driver, the posix device reads")
-    advice = (
-        "" if report.gds else "install nvidia-fs and a file system that supports GPUDirect Storage (ext4, XFS on NVMe)"
-    )
-    return Finding(
-        "kvikio", f"{report.version}, GPUDirect Storage {'on' if report.gds else 'off'}: {report.path}", advice
-    )
+    if report.gds:
+        return Finding("kvikio", f"{report.version}, GPUDirect Storage on")
+    advice = "install nvidia-fs and a file system that supports GPUDirect Storage (ext4, XFS on NVMe)"
+    return Finding("kvikio", f"{report.version}, GPUDirect Storage off: compatibility mode", advice)
 
 
 def _network() -> Finding:

@@ -7,10 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from importlib.util import find_spec
 from typing import TYPE_CHECKING, Literal, Protocol, TypeAlias
 
-from pystachio.errors import PystachioError
+from pystachio.errors import PystachioError, Unsupported
 from pystachio.io_scheduler.request import Link, LinkLimits, PathTaken
 
 if TYPE_CHECKING:
@@ -83,12 +82,19 @@ OpenDevice = Callable[[Link], Device]
 def choose(name: DeviceName = "auto", *, direct: bool = False) -> OpenDevice:
     """The device for each link.
 
-    `nvme` (kvikio) needs a CUDA driver, so `auto` is `posix` where there is none. `direct` bypasses the page cache on
-    `posix`.
+    `auto` is `nvme` where kvikio works: it needs a CUDA driver. `direct` bypasses the page cache, on `posix` only.
     """
-    from pystachio.io_scheduler.devices.nvme import NvmeDevice, driver_is_loadable
+    from pystachio.io_scheduler.devices.nvme import NvmeDevice
     from pystachio.io_scheduler.devices.posix import PosixDevice
 
-    if name == "nvme" or (name == "auto" and not direct and driver_is_loadable() and find_spec("kvikio") is not None):
+    def nvme_or_posix(link: Link) -> Device:
+        try:
+            return NvmeDevice(name=link.name)
+        except Unsupported:
+            return PosixDevice(name=link.name)
+
+    if name == "nvme":
         return lambda link: NvmeDevice(name=link.name)
+    if name == "auto" and not direct:
+        return nvme_or_posix
     return lambda link: PosixDevice(name=link.name, direct=direct)

@@ -58,13 +58,6 @@ class KvikioReport:
     driver: bool
     gds: bool
 
-    @property
-    def path(self) -> str:
-        """How reads into GPU memory travel, in words."""
-        if self.version is None or not self.driver:
-            return "not used"
-        return "GPUDirect Storage" if self.gds else "compatibility mode"
-
 
 def kvikio_report() -> KvikioReport:
     """Import kvikio where it is installed and ask it; slow (0.2 s), for reports only."""

@@ -7,6 +7,7 @@ import subprocess
 import sys
 from importlib.util import find_spec
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 
@@ -91,7 +92,6 @@ asyncio.run(main())
 REPORT = """
 report = kvikio_report()
 assert report.version and report.driver and not report.gds, report
-assert report.path == "compatibility mode"
 """
 
 
@@ -111,4 +111,17 @@ def test_without_a_driver_the_posix_device_serves() -> None:
         choose("nvme")(LINK)
     report = nvme.kvikio_report()
     assert not report.driver
-    assert report.path == "not used"
+    assert not report.gds
+
+
+def test_a_driver_that_kvikio_cannot_use_leaves_the_posix_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A container often holds the driver's library without a GPU, or a kvikio for another CUDA release."""
+
+    def broken(name: str) -> NoReturn:
+        raise RuntimeError(f"{name}: the driver is older than the library")
+
+    monkeypatch.setattr(nvme, "driver_is_loadable", lambda: True)
+    monkeypatch.setattr(nvme, "import_module", broken)
+    assert isinstance(choose("auto")(LINK), PosixDevice)
+    with pytest.raises(Unsupported):
+        choose("nvme")(LINK)
