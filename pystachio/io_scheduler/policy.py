@@ -39,7 +39,6 @@ class TransferProgress:
 class Flow:
     """The transfers of one plan that wait for one link. `start` is the virtual time at which its next chunk is due."""
 
-    plan_id: str
     priority: PriorityClass
     weight: float
     start: float = 0.0
@@ -78,7 +77,7 @@ class LinkQueue:
         plan_id = progress.transfer.plan_id
         flow = self._flows.get(plan_id)
         if flow is None:
-            flow = self._flows[plan_id] = Flow(plan_id, priority, weight)
+            flow = self._flows[plan_id] = Flow(priority, weight)
         self._sequence += 1
         heappush(flow.waiting, (-progress.transfer.criticality, self._sequence, progress))
         if not flow.backlogged:

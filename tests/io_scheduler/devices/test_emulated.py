@@ -12,7 +12,7 @@ from pystachio.io_scheduler.devices import ChunkEnd, ChunkRead
 from pystachio.io_scheduler.devices.emulated import EmulatedDevice
 from pystachio.io_scheduler.request import Extent, Link, LinkLimits, PathTaken, PriorityClass
 from pystachio.io_scheduler.service import IoSchedulerService
-from tests.io_scheduler import virtual_time
+from tests import virtual_time
 from tests.io_scheduler.scripted_device import ScriptedDevice, ScriptedFile
 
 MIB = 1 << 20
@@ -149,11 +149,3 @@ def test_the_limits_may_be_those_of_the_emulated_device() -> None:
 
     plain, own = virtual_time.run(main())
     assert (plain, own.chunk_bytes) == (ScriptedDevice({}).limits, 7)
-
-
-def test_virtual_time_finds_deadlocks() -> None:
-    async def main() -> None:
-        await asyncio.Event().wait()
-
-    with pytest.raises(RuntimeError, match="nothing is due"):
-        virtual_time.run(main())
