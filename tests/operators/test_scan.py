@@ -23,6 +23,7 @@ from pystachio.operators.arrow import batch_to_arrow, column_from_arrow
 from pystachio.operators.batch import Batch
 from pystachio.operators.column import BytesColumn, Dictionary, DictionaryColumn
 from pystachio.operators.expressions import Call, Expression, FieldReference, InList, Literal, ScalarSubquery
+from pystachio.operators.kernels import native
 from pystachio.operators.runtime_filter import RuntimeFilter, filter_of_keys
 from pystachio.operators.scan import Scan, ScanFilter
 from pystachio.operators.table import Table
@@ -155,6 +156,19 @@ async def test_pruned_row_groups_are_not_read(client: CountingClient, tmp_path: 
     )
     chunks = [table.files[0].chunks(column)[group] for column in (0, 4) for group in (0, 1)]
     assert client.nbytes == sum(chunk.length for chunk in chunks)
+
+
+@pytest.mark.parametrize(("compression", "through_pyarrow"), [("snappy", 0), ("zstd", 2)])
+async def test_columns_that_pyarrow_decodes_are_counted(
+    client: CountingClient, tmp_path: Path, compression: str, through_pyarrow: int
+) -> None:
+    if native.library() is None:
+        pytest.skip(native.load().problem)
+    table = await table_of(client, tmp_path / "t.parquet", compression=compression, row_group_size=ROWS)
+    counts: dict[str, int] = {}
+    scan = scan_of(table, ["id", "price"])
+    assert arrow(scan, await run(client, scan, counts=counts)).num_rows == ROWS
+    assert counts.get("columns decoded by pyarrow", 0) == through_pyarrow
 
 
 async def test_nothing_survives_and_nothing_is_read(client: CountingClient, tmp_path: Path) -> None:

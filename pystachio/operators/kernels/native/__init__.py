@@ -120,9 +120,12 @@ class Loaded:
 @cache
 def load() -> Loaded:
     """The library from this folder, loaded once per process."""
+    return load_from(Path(__file__).parent)
+
+
+def load_from(folder: Path) -> Loaded:
     if sys.byteorder != "little":
         return Loaded(None, "it is only made for little-endian processors")
-    folder = Path(__file__).parent
     for suffix in EXTENSION_SUFFIXES:
         path = folder / f"{_NAME}{suffix}"
         if path.is_file():
