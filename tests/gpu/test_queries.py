@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -15,28 +13,16 @@ import pytest
 import torch
 
 import pystachio
-from pystachio.cli.oracle import DuckDB, difference, ordered_columns
+from pystachio.cli import tpch as standard
+from pystachio.cli.oracle import DuckDB, disagreement
 from tests.gpu.conftest import Device
-from tests.queries.tables import write_tables
+from tests.queries.tables import duckdb_over, register, statements, write_tables
 
-STATEMENTS = sorted((Path(__file__).parents[1] / "queries" / "statements").glob("*.sql"))
-TABLES = ("facts", "dimension", "other", "nothing", "single", "many")
-TPCH = sorted((Path(pystachio.__file__).parent / "cli" / "tpch").glob("q*.sql"))
-SCALE = "0.02"
+SCALE = 0.02
 
 MOST_WAITS = {"q01": 40, "q03": 40, "q06": 6, "q09": 50, "q18": 60}
 """How often the host may wait for the device; a job's own end is not among them. Real devices also count uploads of
 small tables."""
-
-
-def statements(every: int) -> list[pytest.ParameterSet]:
-    found = [
-        pytest.param(line.rstrip().removesuffix(";"), id=f"{path.stem}-{number}")
-        for path in STATEMENTS
-        for number, line in enumerate(path.read_text().splitlines(), start=1)
-        if line.strip()
-    ]
-    return found[::every]
 
 
 @pytest.fixture(scope="module")
@@ -46,25 +32,16 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def source(folder: Path, table: str) -> Path:
-    path = folder / f"{table}.parquet"
-    return path if path.exists() else folder / table
-
-
 @pytest.fixture(scope="module")
 def oracle(folder: Path) -> Iterator[duckdb.DuckDBPyConnection]:
-    with duckdb.connect() as connection:
-        for table in TABLES:
-            path = source(folder, table)
-            connection.execute(f"create view {table} as from '{path if path.is_file() else path / '*.parquet'}'")
+    with duckdb_over(folder) as connection:
         yield connection
 
 
 @contextmanager
 def session_on(device: Device, folder: Path, **settings: object) -> Iterator[pystachio.Session]:
     with pystachio.connect(threads=2, device=str(device.torch_device), **settings) as session:
-        for table in TABLES:
-            session.register(table, str(source(folder, table)))
+        register(session, folder)
         yield session
 
 
@@ -82,17 +59,16 @@ def plain_session(device: Device, folder: Path) -> Iterator[pystachio.Session]:
 
 
 def require_equal(answer: pa.Table, expected: list[tuple[object, ...]], sql: str) -> None:
-    rows = list(zip(*(column.to_pylist() for column in answer.columns), strict=True))
-    assert difference(rows, expected, ordered_columns(sql, answer.column_names)) is None
+    assert disagreement(answer, expected, sql) is None
 
 
-@pytest.mark.parametrize("sql", statements(every=1))
+@pytest.mark.parametrize("sql", statements())
 def test_statements(device: Device, session: pystachio.Session, oracle: duckdb.DuckDBPyConnection, sql: str) -> None:
     require_equal(session.sql(sql).to_arrow(), oracle.execute(sql).fetchall(), sql)
     device.require_no_misuse()
 
 
-@pytest.mark.parametrize("sql", statements(every=3))
+@pytest.mark.parametrize("sql", statements()[::3])
 def test_statements_without_codes_and_direct_addresses(
     device: Device, plain_session: pystachio.Session, oracle: duckdb.DuckDBPyConnection, sql: str
 ) -> None:
@@ -120,9 +96,8 @@ def test_nothing_is_left_behind(device: Device, session: pystachio.Session) -> N
 @pytest.fixture(scope="module")
 def files(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     folder = tmp_path_factory.mktemp("tpch")
-    generator = Path(sys.executable).with_name("tpchgen-cli")
-    subprocess.run([generator, "parquet", "-s", SCALE, "-o", folder], check=True, capture_output=True)
-    return sorted(folder.glob("*.parquet"))
+    standard.generate(SCALE, folder)
+    return standard.table_files(folder)
 
 
 @pytest.fixture(scope="module")
@@ -159,13 +134,12 @@ def waits_counted(device: Device) -> Iterator[list[str]]:
     places.extend(f"{warning.filename}:{warning.lineno}" for warning in caught if "synchroniz" in str(warning.message))
 
 
-@pytest.mark.parametrize("path", TPCH, ids=lambda path: path.stem)
-def test_tpch(device: Device, tpch: pystachio.Session, tpch_oracle: DuckDB, path: Path) -> None:
-    sql = path.read_text()
+@pytest.mark.parametrize(("name", "sql"), standard.statements().items(), ids=standard.statements().keys())
+def test_tpch(device: Device, tpch: pystachio.Session, tpch_oracle: DuckDB, name: str, sql: str) -> None:
     with waits_counted(device) as waits:
         answer = tpch.sql(sql).to_arrow()
     require_equal(answer, tpch_oracle.rows(sql), sql)
     device.require_no_misuse()
-    most = MOST_WAITS.get(path.stem)
+    most = MOST_WAITS.get(name)
     if most is not None:
         assert len(waits) <= (most if device.stand_in is not None else 2 * most), waits

@@ -7,9 +7,15 @@ import decimal
 import random
 from pathlib import Path
 
+import duckdb
 import pyarrow as pa
 import pyarrow.parquet as pq
+import pytest
 
+import pystachio
+
+STATEMENTS = Path(__file__).parent / "statements"
+TABLES = ("facts", "dimension", "other", "nothing", "single", "many")
 WORDS = ["", "a", "A", "apple", "Apple pie", "50%", "under_score", "naïve", "日本", "zebra crossing", "x" * 40, "a%b"]
 
 
@@ -24,6 +30,33 @@ def write_tables(folder: Path) -> None:
     many.mkdir()
     for part in range(3):
         pq.write_table(other(40, seed=10 + part), many / f"part-{part}.parquet")
+
+
+def register(session: pystachio.Session, folder: Path) -> None:
+    for table in TABLES:
+        session.register(table, _source(folder, table))
+
+
+def duckdb_over(folder: Path) -> duckdb.DuckDBPyConnection:
+    connection = duckdb.connect()
+    for table in TABLES:
+        connection.execute(f"create view {table} as from '{_source(folder, table)}'")
+    return connection
+
+
+def statements() -> list[pytest.ParameterSet]:
+    """The lines of the files of statements, named by file and line."""
+    return [
+        pytest.param(line.rstrip().removesuffix(";"), id=f"{path.stem}-{number}")
+        for path in sorted(STATEMENTS.glob("*.sql"))
+        for number, line in enumerate(path.read_text().splitlines(), start=1)
+        if line.strip()
+    ]
+
+
+def _source(folder: Path, table: str) -> str:
+    path = folder / f"{table}.parquet"
+    return str(path if path.exists() else folder / table / "*.parquet")
 
 
 def facts(rows: int, seed: int) -> pa.Table:

@@ -13,8 +13,9 @@ import pytest
 
 import pystachio
 from pystachio.cli.oracle import Row, difference
-from tests.queries.random_sql import COLUMNS, statement
-from tests.queries.tables import write_tables
+from pystachio.errors import Unsupported
+from tests.queries.random_sql import statement
+from tests.queries.tables import duckdb_over, register, write_tables
 
 BLOCKS = 6
 STATEMENTS_PER_BLOCK = 40
@@ -30,16 +31,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def oracle(folder: Path) -> Iterator[duckdb.DuckDBPyConnection]:
-    with duckdb.connect() as connection:
+    with duckdb_over(folder) as connection:
         connection.execute("set default_null_order = 'nulls_last_on_asc_first_on_desc'")
-        for table in COLUMNS:
-            connection.execute(f"create view {table} as from '{source(folder, table)}'")
         yield connection
-
-
-def source(folder: Path, table: str) -> str:
-    path = folder / f"{table}.parquet"
-    return str(path if path.exists() else folder / table / "*.parquet")
 
 
 @pytest.mark.parametrize("block", range(BLOCKS))
@@ -54,8 +48,7 @@ def test_random_statements(folder: Path, oracle: duckdb.DuckDBPyConnection, bloc
     }
     compared = 0
     with pystachio.connect(**settings) as session:
-        for table in COLUMNS:
-            session.register(table, source(folder, table))
+        register(session, folder)
         for seed in range(block * STATEMENTS_PER_BLOCK, (block + 1) * STATEMENTS_PER_BLOCK):
             sql = statement(seed)
             try:
@@ -66,7 +59,7 @@ def test_random_statements(folder: Path, oracle: duckdb.DuckDBPyConnection, bloc
                 continue
             try:
                 answer = session.sql(sql).to_arrow()
-            except pystachio.Unsupported:
+            except Unsupported:
                 continue
             rows = list(zip(*(column.to_pylist() for column in answer.columns), strict=True))
             assert wrong(rows, expected) is None, f"seed {seed}, {settings}: {sql}"

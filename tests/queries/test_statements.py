@@ -9,10 +9,9 @@ import duckdb
 import pytest
 
 import pystachio
-from pystachio.cli.oracle import difference, ordered_columns
-from tests.queries.tables import write_tables
+from pystachio.cli.oracle import disagreement
+from tests.queries.tables import duckdb_over, register, statements, write_tables
 
-STATEMENTS = Path(__file__).parent / "statements"
 CONFIGURATIONS = {
     "defaults": {"threads": 2},
     "odd batches": {"threads": 2, "batch_rows": 997},
@@ -21,14 +20,6 @@ CONFIGURATIONS = {
     "no join reordering": {"threads": 2, "join_reordering": False},
     "no direct addressing": {"threads": 2, "direct_addressing": False, "batch_rows": 500},
 }
-TABLES = ("facts", "dimension", "other", "nothing", "single", "many")
-
-
-def statements() -> Iterator[pytest.ParameterSet]:
-    for path in sorted(STATEMENTS.glob("*.sql")):
-        for number, line in enumerate(path.read_text().splitlines(), start=1):
-            if line.strip():
-                yield pytest.param(line.rstrip().removesuffix(";"), id=f"{path.stem}-{number}")
 
 
 @pytest.fixture(scope="session")
@@ -40,26 +31,17 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def oracle(folder: Path) -> Iterator[duckdb.DuckDBPyConnection]:
-    with duckdb.connect() as connection:
-        for table in TABLES:
-            path = folder / f"{table}.parquet"
-            source = path if path.exists() else folder / table / "*.parquet"
-            connection.execute(f"create view {table} as from '{source}'")
+    with duckdb_over(folder) as connection:
         yield connection
 
 
 @pytest.fixture(scope="session", params=CONFIGURATIONS.values(), ids=CONFIGURATIONS.keys())
 def session(request: pytest.FixtureRequest, folder: Path) -> Iterator[pystachio.Session]:
     with pystachio.connect(**request.param) as session:
-        for table in TABLES:
-            path = folder / f"{table}.parquet"
-            session.register(table, str(path if path.exists() else folder / table))
+        register(session, folder)
         yield session
 
 
-@pytest.mark.parametrize("sql", list(statements()))
+@pytest.mark.parametrize("sql", statements())
 def test_equals_duckdb(session: pystachio.Session, oracle: duckdb.DuckDBPyConnection, sql: str) -> None:
-    answer = session.sql(sql).to_arrow()
-    rows = list(zip(*(column.to_pylist() for column in answer.columns), strict=True))
-    expected = oracle.execute(sql).fetchall()
-    assert difference(rows, expected, ordered_columns(sql, answer.column_names)) is None
+    assert disagreement(session.sql(sql).to_arrow(), oracle.execute(sql).fetchall(), sql) is None
