@@ -30,6 +30,7 @@ class Tier(StrEnum):
     DISK = "disk"
 
 
+# Only the host's budget is a setting so far; the other names are what they will be called.
 SETTING_BY_TIER: Mapping[Tier, str] = {
     Tier.DEVICE: "device_memory",
     Tier.PINNED: "pinned_memory",
@@ -325,14 +326,24 @@ class _TierMemory:
             future.set_exception(self._exhausted(victim))
 
     def _exhausted(self, request: Request) -> ResourceExhausted:
-        setting = SETTING_BY_TIER[self._tier]
         needed = self.pool.enough(request.account, request.nbytes, transient=request.transient)
         return ResourceExhausted(
             f"the {self._tier} memory budget is too small: {request.account.operator} needs {request.nbytes} bytes "
             f"beside {self.pool.used} held, the budget is {self.pool.budget}",
-            setting=setting,
+            setting=SETTING_BY_TIER[self._tier],
             value=self.pool.budget,
             needed=needed,
-            hint=f"set {setting!r} to at least {needed} bytes, or run fewer plans at once and read their results",
+            hint=_hint(self._tier, needed),
             operator=request.account.operator,
         )
+
+
+def _hint(tier: Tier, needed: int) -> str:
+    fewer = "run fewer plans at once and read their results"
+    match tier:
+        case Tier.HOST:
+            return f"set 'memory' to at least {needed} bytes, or {fewer}"
+        case Tier.DEVICE:
+            return f"{fewer}, or set 'device' to cpu"
+        case Tier.PINNED | Tier.DISK:
+            return fewer

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import threading
 from collections.abc import Callable, Coroutine
 from random import Random
@@ -12,6 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from pystachio.config import Settings
 from pystachio.errors import ResourceExhausted
 from pystachio.runtime.memory import CLIENT_PATIENCE_SECONDS, Memory, OperatorMemory, Tier
 from pystachio.runtime.metrics import OperatorMetrics, WaitReason
@@ -118,6 +120,18 @@ async def test_a_tier_without_a_budget_names_its_setting() -> None:
     with pytest.raises(ResourceExhausted) as caught:
         await node.operator(node.plan("p")).reserve(1, tier=Tier.DISK)
     assert (caught.value.setting, caught.value.value) == ("spill_space", 0)
+
+
+@pytest.mark.parametrize("tier", Tier)
+def test_hints_name_settings_that_exist(tier: Tier) -> None:
+    async def main() -> ResourceExhausted:
+        node = Node()
+        with pytest.raises(ResourceExhausted) as caught:
+            await node.operator(node.plan("p")).reserve(BUDGET + 1, tier=tier)
+        return caught.value
+
+    named = re.findall(r"'(\w+)'", virtual_time.run(main()).hint or "")
+    assert set(named) <= set(Settings.model_fields)
 
 
 @on_virtual_time
