@@ -5,7 +5,6 @@ from __future__ import annotations
 import random
 import threading
 from collections.abc import Callable
-from importlib.resources import files
 from typing import Any
 
 import pyarrow as pa
@@ -13,6 +12,7 @@ import pytest
 from google.protobuf.message import Message
 from substrait import plan_pb2
 
+from pystachio.cli.tpch import statements
 from pystachio.errors import PystachioError, Unsupported
 from pystachio.operators.batch import Field, Schema
 from pystachio.planner.rewrite import simplify
@@ -29,8 +29,7 @@ WORDS = ["", "x", "sum", "add", "not", "and", "like", "count:any", "lineitem", "
 @pytest.fixture(scope="module")
 def plans() -> list[bytes]:
     planner = SqlPlanner(TPCH)
-    texts = sorted(p for p in (files("pystachio.cli") / "tpch").iterdir() if p.name.endswith(".sql"))
-    return [planner.plan(text.read_text()).substrait for text in texts]
+    return [planner.plan(sql).substrait for sql in statements().values()]
 
 
 def read_or_refuse(data: bytes, null_aware: list[bool | None] | None = None) -> bool:

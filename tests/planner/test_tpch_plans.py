@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from importlib.resources import files
 
 import pytest
 
+from pystachio.cli.tpch import statements
 from pystachio.operators.expressions import InList, JoinKind, conjuncts
 from pystachio.planner.logical import Aggregate, Filter, Join, Limit, LogicalPlan, Project, Query, Read, Sort
 from pystachio.planner.rewrite import simplify
@@ -50,7 +50,7 @@ def planner() -> SqlPlanner:
 
 
 def text(number: int) -> str:
-    return (files("pystachio.cli") / "tpch" / f"q{number:02}.sql").read_text()
+    return statements()[f"q{number:02}"]
 
 
 def query(planner: SqlPlanner, number: int) -> Query:
