@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from pystachio import config as configuration
 from pystachio.embedded import EmbeddedNode, SessionStatistics
-from pystachio.errors import InvalidRequest, Unsupported
+from pystachio.errors import InternalError, InvalidRequest, PystachioError, Unsupported
 from pystachio.io_scheduler.request import PriorityClass
 from pystachio.operators.pipeline import PhysicalPlan
 from pystachio.planner.catalog import Catalog, Source
@@ -108,12 +108,17 @@ class Session:
         self.close()
 
     def _plan(self, statement: str | bytes, parameters: Sequence[Any]) -> PhysicalPlan:
-        return self._planner.plan(
-            statement,
-            self._catalog.refresh(),
-            parameters=tuple(parameters),
-            join_reordering=self._join_reordering,
-        )
+        try:
+            return self._planner.plan(
+                statement,
+                self._catalog.refresh(),
+                parameters=tuple(parameters),
+                join_reordering=self._join_reordering,
+            )
+        except PystachioError:
+            raise
+        except Exception as error:
+            raise InternalError(f"planning failed: {type(error).__name__}: {error}") from error
 
 
 def _priority(priority: PriorityClass | str) -> PriorityClass:

@@ -24,6 +24,7 @@ import pystachio
 from pystachio.errors import (
     Cancelled,
     DataError,
+    InternalError,
     InvalidRequest,
     NotFound,
     PystachioError,
@@ -250,6 +251,15 @@ def test_a_result_outlives_a_dropped_session(folder: Path) -> None:
     del session
     gc.collect()
     assert result.to_arrow().to_pydict() == {"n": [ROWS]}
+
+
+def test_a_defect_in_planning_is_an_internal_error(session: pystachio.Session, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*arguments: object, **named: object) -> None:
+        raise KeyError("x")
+
+    monkeypatch.setattr("pystachio.planner.plan.Planner.plan", broken)
+    with pytest.raises(InternalError, match="KeyError"):
+        session.sql("select 1")
 
 
 def test_importing_the_package_loads_nothing_heavy() -> None:
