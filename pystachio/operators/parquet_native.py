@@ -49,10 +49,9 @@ class Source(Protocol):
 
 @dataclass(slots=True, eq=False)
 class _Part:
-    """A row group's chunk, ready to be decoded: `start` is its first row in the output; `held` keeps its bytes."""
+    """The first `rows` rows of a row group's chunk, ready to be decoded; `held` keeps its bytes."""
 
     group: int
-    start: int
     rows: int
     chunk: Chunk
     held: np.ndarray[tuple[int], np.dtype[np.uint8]]
@@ -77,7 +76,7 @@ class NativeDecoder:
             if storage.is_text:
                 return self._text(column, storage, parts, dictionary, rows)
             return self._numbers(column, storage, parts, bounds, rows)
-        except RuntimeError as error:  # torch's way to say that there is no memory
+        except MemoryError as error:
             raise ResourceExhausted(
                 f"no memory to decode: {self._file.place(self._groups, column)}: {error}",
                 setting="memory",
@@ -86,9 +85,8 @@ class NativeDecoder:
 
     def _parts(self, column: int, storage: Storage, rows: int) -> list[_Part]:
         parts: list[_Part] = []
-        start = 0
         for group in self._groups:
-            wanted = min(rows - start, self._file.row_group_rows[group])
+            wanted = min(rows - sum(part.rows for part in parts), self._file.row_group_rows[group])
             if not wanted:
                 continue
             chunk = self._file.chunks(column)[group]
@@ -103,8 +101,7 @@ class NativeDecoder:
                 chunk.codec,
                 storage.optional,
             )
-            parts.append(_Part(group, start, wanted, described, held))
-            start += wanted
+            parts.append(_Part(group, wanted, described, held))
         return parts
 
     def _numbers(
@@ -122,8 +119,8 @@ class NativeDecoder:
         self, column: int, storage: Storage, parts: Sequence[_Part], width: int, rows: int
     ) -> FixedColumn | None:
         """None when a value does not fit the width."""
-        values = torch.empty(rows, dtype=_dtype(storage, width))
-        validity = torch.empty(rows, dtype=torch.bool) if storage.optional else None
+        values = _empty(rows, _dtype(storage, width))
+        validity = _empty(rows, torch.bool) if storage.optional else None
         out = Fixed(values=values.data_ptr(), low=HIGHEST, high=LOWEST, width=width, conversion=storage.conversion)
         out.validity = None if validity is None else validity.data_ptr()
         for part in parts:
@@ -151,7 +148,7 @@ class NativeDecoder:
                 raise NotHandled  # codes of plain strings are made by hashing, which pyarrow does well
         if not parts:
             return BytesColumn(
-                self._file.fields[column].type, torch.zeros(1, dtype=torch.int64), torch.empty(0, dtype=torch.uint8)
+                self._file.fields[column].type, torch.zeros(1, dtype=torch.int64), _empty(0, torch.uint8)
             )
         return concat(
             [
@@ -183,8 +180,8 @@ class NativeDecoder:
             tables.append(translated)
         shared = tables[-1][1]  # it grows only: the last one has the codes of all
         width = max(table.element_size() for table, _ in tables)
-        codes = torch.empty(rows, dtype=_SIGNED[width])
-        validity = torch.empty(rows, dtype=torch.bool) if storage.optional else None
+        codes = _empty(rows, _SIGNED[width])
+        validity = _empty(rows, torch.bool) if storage.optional else None
         out = Fixed(values=codes.data_ptr(), width=width, conversion=Conversion.CODES)
         out.validity = None if validity is None else validity.data_ptr()
         for (part, _), (table, _) in zip(parts, tables, strict=True):
@@ -199,8 +196,8 @@ class NativeDecoder:
         return survey
 
     def _dictionary(self, column: int, part: _Part, survey: Survey) -> BytesColumn:
-        offsets = torch.empty(survey.dictionary_values + 1, dtype=torch.int64)
-        data = torch.empty(survey.dictionary_bytes, dtype=torch.uint8)
+        offsets = _empty(survey.dictionary_values + 1, torch.int64)
+        data = _empty(survey.dictionary_bytes, torch.uint8)
         offsets[0] = 0
         out = Strings(
             offsets=offsets.data_ptr(),
@@ -212,9 +209,9 @@ class NativeDecoder:
         return BytesColumn(self._file.fields[column].type, offsets, data)
 
     def _plain(self, column: int, storage: Storage, part: _Part, survey: Survey) -> BytesColumn:
-        offsets = torch.empty(part.rows + 1, dtype=torch.int64)
-        data = torch.empty(survey.plain_bytes, dtype=torch.uint8)
-        validity = torch.empty(part.rows if storage.optional else 0, dtype=torch.bool)
+        offsets = _empty(part.rows + 1, torch.int64)
+        data = _empty(survey.plain_bytes, torch.uint8)
+        validity = _empty(part.rows if storage.optional else 0, torch.bool)
         offsets[0] = 0
         out = Strings(
             offsets=offsets.data_ptr(), data=data.data_ptr(), data_capacity=len(data), validity=validity.data_ptr()
@@ -226,10 +223,10 @@ class NativeDecoder:
     def _looked_up(self, column: int, storage: Storage, part: _Part, survey: Survey) -> BytesColumn:
         """Strings of a chunk with a dictionary, which its plain pages extend."""
         entries = survey.dictionary_values + survey.plain_rows
-        dictionary = torch.empty(entries + 1, dtype=torch.int64)
-        text = torch.empty(survey.dictionary_bytes + survey.plain_bytes, dtype=torch.uint8)
-        codes = torch.empty(part.rows, dtype=torch.int32)
-        validity = torch.empty(part.rows if storage.optional else 0, dtype=torch.bool)
+        dictionary = _empty(entries + 1, torch.int64)
+        text = _empty(survey.dictionary_bytes + survey.plain_bytes, torch.uint8)
+        codes = _empty(part.rows, torch.int32)
+        validity = _empty(part.rows if storage.optional else 0, torch.bool)
         dictionary[0] = 0
         out = Strings(
             offsets=dictionary.data_ptr(),
@@ -241,12 +238,12 @@ class NativeDecoder:
         )
         self._check(self._library.pystachio_decode_strings(part.chunk, out), column, part, out.failure)
         valid = validity if out.nulls else None
-        offsets = torch.empty(part.rows + 1, dtype=torch.int64)
+        offsets = _empty(part.rows + 1, torch.int64)
         offsets[0] = 0
         where = None if valid is None else valid.data_ptr()
         shared = codes.data_ptr(), part.rows, dictionary.data_ptr()
         length = self._library.pystachio_text_offsets(shared[0], where, *shared[1:], offsets.data_ptr())
-        data = torch.empty(length, dtype=torch.uint8)
+        data = _empty(length, torch.uint8)
         self._library.pystachio_text_gather(
             *shared, text.data_ptr(), len(text), offsets.data_ptr(), data.data_ptr(), length
         )
@@ -259,9 +256,17 @@ class NativeDecoder:
             case Status.CORRUPT:
                 raise DataError(f"cannot decode the column: {self._file.place(part.group, column)}: {failure}")
             case Status.NO_MEMORY:
-                raise RuntimeError("malloc failed")
+                raise MemoryError("no memory to decompress a page")
             case _:
                 raise NotHandled
+
+
+def _empty(length: int, dtype: torch.dtype) -> torch.Tensor:
+    """Memory to be written by the library. The length may come from a footer that lies: then there is none."""
+    try:
+        return torch.empty(length, dtype=dtype)
+    except RuntimeError as error:
+        raise MemoryError(str(error)) from error
 
 
 def _width(storage: Storage, wanted: Bounds | None) -> int:
