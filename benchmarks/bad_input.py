@@ -168,6 +168,20 @@ def mixed_schemas(session: Any, path: Path, rng: random.Random) -> None:
     _read_all(session, path)
 
 
+def endless_footer(session: Any, path: Path, rng: random.Random) -> None:
+    """A sparse file whose footer is said to take gigabytes."""
+    size = rng.randrange(1 << 30, 3 << 30)
+    with path.open("wb") as file:
+        file.truncate(size)
+        file.seek(0, os.SEEK_END)
+        file.write((size - rng.randrange(100, 1 << 20)).to_bytes(4, "little") + b"PAR1")
+    _read_all(session, path)
+
+
+def name_that_is_no_text(session: Any, path: Path, rng: random.Random) -> None:
+    session.register(rng.choice(["\udcff", "a\0b", ""]), str(_write(path)))
+
+
 def not_parquet(session: Any, path: Path, rng: random.Random) -> None:
     path.write_bytes(rng.randbytes(rng.randrange(1, 10_000)))
     _read_all(session, path)
@@ -182,7 +196,9 @@ def truncated(session: Any, path: Path, rng: random.Random) -> None:
 def flipped_bits(session: Any, path: Path, rng: random.Random) -> None:
     data = bytearray(_write(path).read_bytes())
     column = pq.read_metadata(path).row_group(rng.randrange(5)).column(rng.randrange(4))
-    at = column.data_page_offset + rng.randrange(40, max(41, column.total_compressed_size - 40))
+    begin = column.dictionary_page_offset or column.data_page_offset
+    first, last = column.data_page_offset + 40, begin + column.total_compressed_size - 40
+    at = rng.randrange(first, max(first + 1, last))
     data[at] ^= 1 << rng.randrange(8)
     path.write_bytes(data)
     _read_all(session, path)
@@ -303,6 +319,30 @@ def mutated_plan(session: Any, path: Path, rng: random.Random) -> None:
     session.execute(plan.SerializeToString()).to_arrow()
 
 
+def unfit_arguments(session: Any, path: Path, rng: random.Random) -> None:
+    """Calls whose arguments are of types that the function cannot take, in an otherwise good plan."""
+    from substrait import algebra_pb2, plan_pb2
+
+    plan = plan_pb2.Plan()
+    name, count = rng.choice([("like", 2), ("substring", 3), ("split_part", 3), ("extract", 2), ("make_date", 3)])
+    plan.extensions.add().extension_function.name = name
+    relation = algebra_pb2.Rel()
+    relation.read.named_table.names.append("good")
+    relation.read.base_schema.names.extend(["a", "c"])
+    relation.read.base_schema.struct.types.add().i64.nullability = 1
+    relation.read.base_schema.struct.types.add().string.nullability = 1
+    projection = algebra_pb2.Rel()
+    projection.project.input.CopyFrom(relation)
+    call = projection.project.expressions.add().scalar_function
+    call.output_type.string.nullability = 1
+    for _ in range(count):
+        reference = call.arguments.add().value.selection
+        reference.direct_reference.struct_field.field = 0 if name != "make_date" else 1
+        reference.root_reference.SetInParent()
+    plan.relations.add().root.input.CopyFrom(projection)
+    session.execute(plan.SerializeToString()).to_arrow()
+
+
 def deep_plan(session: Any, path: Path, rng: random.Random) -> None:
     """A plan nested up to 100,000 deep, as raw protobuf: each level is a Rel.filter whose input is the next."""
     headers: list[bytes] = []
@@ -354,6 +394,8 @@ _KINDS: list[Callable[[Any, Path, random.Random], None]] = [
     truncated,
     flipped_bits,
     lying_footer,
+    endless_footer,
+    name_that_is_no_text,
     changed_after_registration,
     vanished_after_registration,
     no_permission,
@@ -366,6 +408,7 @@ _KINDS: list[Callable[[Any, Path, random.Random], None]] = [
     not_a_query,
     random_plan,
     mutated_plan,
+    unfit_arguments,
     deep_plan,
     deep_sql,
     too_little_memory,

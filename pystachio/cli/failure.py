@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -9,7 +10,7 @@ from enum import IntEnum
 
 import typer
 
-from pystachio.cli.output import say
+from pystachio.cli.output import say, typed_write_error
 from pystachio.errors import Cancelled, InternalError, NodeLost, PystachioError
 
 
@@ -38,6 +39,9 @@ def reported() -> Iterator[None]:
     except (typer.Exit, typer.Abort, typer.BadParameter):
         raise
     except Exception as error:
+        if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
+            say(describe(typed_write_error(error, "standard output")))
+            raise typer.Exit(ExitCode.FAILED) from None
         if sys.flags.dev_mode:
             raise
         hint = "this is a defect in PystachIO; PYTHONDEVMODE=1 in the environment shows where"

@@ -6,7 +6,7 @@ from typing import Annotated, NoReturn
 
 import typer
 
-from pystachio.cli import config, demo, doctor, process, query
+from pystachio.cli import config, demo, doctor, failure, output, process, query
 
 app = typer.Typer(
     name="pystachio-node",
@@ -46,8 +46,12 @@ def root(
 def main() -> NoReturn:
     """The console script."""
     process.start_quickly()
+    output.replace_closed_streams()
     try:
-        app()
+        with failure.reported():
+            app()
+    except typer.Exit as end:
+        process.end_now(end.exit_code)
     except SystemExit as end:
         process.end_now(end.code if isinstance(end.code, int) else 0)
     process.end_now(0)

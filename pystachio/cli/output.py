@@ -13,11 +13,27 @@ from typing import BinaryIO
 
 from pystachio.errors import InvalidRequest, PystachioError, ResourceExhausted, Unauthorized
 
+_STANDARD_ERROR = 2
+
 
 def say(message: str) -> None:
     """A line for the person at the terminal: on standard error, because standard output carries results only."""
     sys.stderr.write(f"{message}\n")
     sys.stderr.flush()
+
+
+def replace_closed_streams() -> None:
+    """Where the caller closed a standard stream (`>&-`), open one that leads nowhere.
+
+    Otherwise the next files opened would get its number: the event loop's library ends a process in which that
+    happens, and what is written to the stream would end up in a file.
+    """
+    while (opened := os.open(os.devnull, os.O_RDWR)) <= _STANDARD_ERROR:
+        pass
+    os.close(opened)
+    sys.stdin = sys.stdin or os.fdopen(0, closefd=False)
+    sys.stdout = sys.stdout or os.fdopen(1, "w", closefd=False)
+    sys.stderr = sys.stderr or os.fdopen(_STANDARD_ERROR, "w", closefd=False)
 
 
 def readable_bytes(number: float) -> str:
@@ -64,10 +80,11 @@ def _write_errors(where: str) -> Iterator[None]:
     except BrokenPipeError:
         raise
     except OSError as error:
-        raise _typed(error, where) from None
+        raise typed_write_error(error, where) from None
 
 
-def _typed(error: OSError, where: str) -> PystachioError:
+def typed_write_error(error: OSError, where: str) -> PystachioError:
+    """An error of writing to the file or folder `where`."""
     reason = os.strerror(error.errno) if error.errno else str(error)
     match error.errno:
         case errno.EACCES | errno.EPERM | errno.EROFS:

@@ -115,7 +115,7 @@ def _statement(sql: str | None, file: Path | None) -> str:
         return sys.stdin.read()
     try:
         assert file is not None
-        return file.read_text(encoding="utf-8")
+        return file.read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
         raise typer.BadParameter(f"the statement's file cannot be read: {file}: {error}") from None
 

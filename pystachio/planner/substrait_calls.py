@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final
 
 import pyarrow as pa
@@ -46,6 +46,18 @@ _TEXT_FIRST: Final = _words(
     "replace translate split_part strpos ascii"
 )
 
+# What further arguments a function of strings takes: kernels get them as plain values.
+_INTEGER_AT: Final = {
+    **dict.fromkeys(("left", "right", "lpad", "rpad", "repeat"), frozenset({1})),
+    "substring": frozenset({1, 2}),
+    "split_part": frozenset({2}),
+}
+_OF_TIME: Final = {
+    **dict.fromkeys(("date_part", "date_trunc"), ("a string", "a date or time")),
+    "last_day": ("a date or time",),
+    "make_date": ("an integer",) * 3,
+}
+
 
 def call(
     name: str, arguments: tuple[Expression, ...], declared: pa.DataType | None, *, is_datafusion: bool
@@ -67,6 +79,7 @@ def call(
     function = lookup(canonical)
     arguments = _trimmed(canonical, arguments)
     _check_arity(name, canonical, arguments)
+    _check_parameters(name, canonical, arguments)
     arguments = _aligned(name, canonical, arguments)
     derived = _derived(name, function.result_type, arguments)
     if declared is not None and _family(declared) != _family(derived):
@@ -161,6 +174,28 @@ def _check_arity(name: str, canonical: str, arguments: tuple[Expression, ...]) -
         raise InvalidRequest(f"the function {name} takes {wanted} arguments, not {len(arguments)}")
 
 
+def _check_parameters(name: str, canonical: str, arguments: tuple[Expression, ...]) -> None:
+    """What functions of strings and of dates take; their kernels rely on it."""
+    wanted = _OF_TIME.get(canonical, ())
+    if canonical in _TEXT_FIRST:
+        integers = _INTEGER_AT.get(canonical, frozenset())
+        wanted = tuple("an integer" if at in integers else "a string" for at in range(len(arguments)))
+    for argument, kind in zip(arguments, wanted):
+        if not (_is_null(argument) or _IS_OF_KIND[kind](argument.type)):
+            raise InvalidRequest(f"the function {name} takes {kind}, not {argument.type}")
+
+
+def _is_text(type_: pa.DataType) -> bool:
+    return bool(pa.types.is_string(type_) or pa.types.is_binary(type_))
+
+
+_IS_OF_KIND: Final[dict[str, Callable[[pa.DataType], bool]]] = {
+    "a string": _is_text,
+    "an integer": pa.types.is_integer,
+    "a date or time": pa.types.is_temporal,
+}
+
+
 def _aligned(name: str, canonical: str, arguments: tuple[Expression, ...]) -> tuple[Expression, ...]:
     types = [argument.type for argument in arguments]
     if canonical in COMPARISONS:
@@ -170,8 +205,6 @@ def _aligned(name: str, canonical: str, arguments: tuple[Expression, ...]) -> tu
         return tuple(typed_alike(arguments))
     elif canonical in _TRUTH_TESTS and not pa.types.is_boolean(types[0]):
         raise InvalidRequest(f"the function {name} takes a boolean, not {types[0]}")
-    elif canonical in _TEXT_FIRST and not (pa.types.is_string(types[0]) or pa.types.is_binary(types[0])):
-        raise InvalidRequest(f"the function {name} takes a string, not {types[0]}")
     elif canonical in _ARITHMETIC:
         unfit = next(
             (t for t in types if pa.types.is_boolean(t) or pa.types.is_string(t) or pa.types.is_binary(t)), None

@@ -38,6 +38,14 @@ def test_data_is_used_again_and_answers_are_unchecked_without_duckdb(
     assert "pip install duckdb" in done.stderr
 
 
+def test_a_folder_that_cannot_be_filled_is_a_typed_error(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("no folder")
+    done = CliRunner().invoke(app, ["demo", "--scale", "0.01", "--data", str(tmp_path / "file" / "data")])
+    assert done.exit_code == 1
+    assert "invalid request: the output cannot be written" in done.stderr
+    assert "defect" not in done.stderr
+
+
 def test_a_wrong_answer_is_exit_code_1(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(oracle, "difference", lambda ours, theirs, order: "row 0 is (1,) instead of (2,)")
     done = CliRunner().invoke(app, ["demo", "--data", str(data)])

@@ -72,6 +72,27 @@ def test_a_full_disk_behind_standard_output_is_reported(data: Path) -> None:
     assert done.stderr.startswith("resource exhausted: no room for the output: standard output")
 
 
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
+@pytest.mark.parametrize("arguments", [["--version"], ["--help"], ["config", "show"]])
+def test_a_full_disk_behind_other_texts_is_reported(arguments: list[str]) -> None:
+    with open("/dev/full", "wb") as full:
+        done = subprocess.run(
+            [*NODE, *arguments], cwd=ROOT, stdout=full, stderr=subprocess.PIPE, text=True, timeout=60, check=False
+        )
+    assert done.returncode == 1
+    assert done.stderr.startswith("resource exhausted: no room for the output: standard output")
+
+
+@pytest.mark.parametrize(
+    ("closed", "statement", "code"),
+    [("<&-", "select 1", 0), (">&-", "select 1", 0), (">&- 2>&-", "select 1", 0), ("<&- >&- 2>&-", "select nope", 1)],
+)
+def test_standard_streams_may_be_closed(closed: str, statement: str, code: int) -> None:
+    command = f"{shlex.join([*NODE, 'query', statement])} {closed}"
+    done = subprocess.run(["bash", "-c", command], cwd=ROOT, capture_output=True, timeout=60, check=False)
+    assert done.returncode == code
+
+
 def test_help_loads_neither_torch_nor_the_planner() -> None:
     program = (
         "import sys\nfrom pystachio.cli.main import app\n"

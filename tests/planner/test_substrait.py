@@ -190,6 +190,11 @@ def test_base_of_a_logarithm_comes_first() -> None:
         ("equal", (field(0),), "takes 2 arguments, not 1"),
         ("like", (field(0), field(2)), "takes a string"),
         ("upper", (field(0),), "takes a string"),
+        ("like", (field(2), field(0)), "takes a string, not int64"),
+        ("substring", (field(2), field(2)), "takes an integer, not string"),
+        ("split_part", (field(2), field(2), field(2)), "takes an integer, not string"),
+        ("extract", (literal(string="year"), field(2)), "takes a date or time, not string"),
+        ("make_date", (field(0), field(0), field(2)), "takes an integer, not string"),
     ],
 )
 def test_arguments_that_do_not_fit(name: str, arguments: tuple[algebra_pb2.Expression, ...], text: str) -> None:
