@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Final
+from typing import ClassVar, Final
 
 import torch
 
@@ -47,6 +47,8 @@ class PartialAggregate:
 
     input: Operator
     plan: AggregatePlan
+
+    prefers_large_batches: ClassVar[bool] = True
 
     @property
     def inputs(self) -> tuple[Operator, ...]:

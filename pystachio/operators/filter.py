@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import ClassVar
 
 from pystachio.operators.batch import Batch, Schema
 from pystachio.operators.evaluate import bind_scalars, select
@@ -20,6 +21,8 @@ class Filter:
 
     input: Operator
     predicate: Expression
+
+    prefers_large_batches: ClassVar[bool] = False
 
     @property
     def inputs(self) -> tuple[Operator, ...]:

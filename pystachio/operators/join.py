@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
 import pyarrow as pa
 
@@ -43,6 +43,8 @@ class Join:
     build: Literal["left", "right"]
     output: tuple[int, ...]
     runtime_filters: tuple[int | None, ...]
+
+    prefers_large_batches: ClassVar[bool] = True
 
     @property
     def inputs(self) -> tuple[Operator, ...]:

@@ -11,7 +11,7 @@ There are two kinds:
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from typing import Protocol, runtime_checkable
+from typing import ClassVar, Protocol, runtime_checkable
 
 from pystachio.operators.batch import Batch, Schema
 from pystachio.runtime.channels import Receiver
@@ -73,5 +73,8 @@ class Transform(Protocol):
 @runtime_checkable
 class Streaming(Operator, Protocol):
     """`inputs[0]` is streamed; any further inputs are read to the end by `open`."""
+
+    prefers_large_batches: ClassVar[bool]
+    """Whether a batch costs so much whatever its size that small ones are joined first (`operators.coalesce`)."""
 
     async def open(self, ctx: Context, builds: tuple[Receiver[Batch], ...]) -> Transform: ...

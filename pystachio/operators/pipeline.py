@@ -14,7 +14,6 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 
 from pystachio.errors import DataError
-from pystachio.operators.aggregate import PartialAggregate
 from pystachio.operators.arrow import literal_at
 from pystachio.operators.batch import Batch, Schema
 from pystachio.operators.coalesce import LEAST_ROWS, Coalesced
@@ -96,7 +95,7 @@ class _Stage:
 
     async def open(self) -> None:
         transform = await self.operator.open(self.ctx, self.builds)
-        if isinstance(self.operator, Join | PartialAggregate):
+        if self.operator.prefers_large_batches:
             transform = Coalesced(transform, min(LEAST_ROWS, self.ctx.settings.batch_rows))
         self.opened.set(transform)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 
@@ -23,6 +24,8 @@ class Project:
     input: Operator
     expressions: tuple[Expression, ...]
     schema: Schema
+
+    prefers_large_batches: ClassVar[bool] = False
 
     @property
     def inputs(self) -> tuple[Operator, ...]:

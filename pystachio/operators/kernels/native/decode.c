@@ -44,8 +44,8 @@ static int64_t rows_of_page(const ps_pages *pages) {
     return pages->header.values < wanted ? pages->header.values : wanted;
 }
 
-/* The definition levels of `count` rows into `validity`, which begins at the first row of the output; `present` says how
- * many rows have a value. */
+/* The definition levels of `count` rows into `validity`, which begins at the first row of the output; `present` says
+ * how many rows have a value. */
 static int read_validity(const ps_pages *pages, ps_bytes levels, int64_t count, uint8_t *validity, int64_t row,
                          int64_t *nulls, int64_t *present) {
     *present = count;

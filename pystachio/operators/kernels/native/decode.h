@@ -109,8 +109,8 @@ PS_EXPORT int32_t pystachio_decode_strings(const ps_chunk *chunk, ps_strings *ou
 /* Only the dictionary: `offsets` and `data`, from 0 on, and `entries`. */
 PS_EXPORT int32_t pystachio_decode_dictionary(const ps_chunk *chunk, ps_strings *out);
 
-/* Dictionary codes to strings, in two steps: `offsets` has count + 1 entries, offsets[0] is set by the caller. Codes must
- * be in range; codes of rows with validity 0 are empty strings. Returns offsets[count]. */
+/* Dictionary codes to strings, in two steps: `offsets` has count + 1 entries, offsets[0] is set by the caller. Codes
+ * must be in range; rows with validity 0 are empty strings. Returns offsets[count]. */
 PS_EXPORT int64_t pystachio_text_offsets(const int32_t *codes, const uint8_t *validity, int64_t count,
                                          const int64_t *dictionary_offsets, int64_t *offsets);
 PS_EXPORT void pystachio_text_gather(const int32_t *codes, int64_t count, const int64_t *dictionary_offsets,

@@ -2,7 +2,7 @@
 
 #include "hybrid.h"
 
-/* The lowest `count` of eight bits, one per byte. */
+/* Eight bits, one per byte, the lowest first. */
 PS_INLINE uint64_t spread_byte(uint8_t byte) {
     uint64_t bits = (byte * UINT64_C(0x0101010101010101)) & UINT64_C(0x8040201008040201);
     return ((bits + UINT64_C(0x7f7f7f7f7f7f7f7f)) >> 7) & UINT64_C(0x0101010101010101);

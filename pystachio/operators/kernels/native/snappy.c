@@ -1,12 +1,11 @@
 /* Snappy's raw format. https://github.com/google/snappy/blob/main/format_description.txt
  *
- * Most elements are short: they are copied with fixed-size moves that may run past their end, as long as the margins
- * below are kept; what they spoil is written again by the next element. Near the ends every byte is checked. */
+ * Most elements are short: they are copied with moves of fixed size that may run past their end, as long as the margins
+ * below are kept; what they spoil is written again by the next element. Near the ends nothing runs past. */
 
 #include "internal.h"
 
-/* An element in the fast loop is at most 64 bytes. It is moved 16 bytes at a time, which writes at most 15 more, and a
- * literal reads at most 64 bytes behind its tag. */
+/* An element in the fast loop is at most 64 bytes, written 16 or 8 at a time; a literal reads 64 bytes behind its tag. */
 enum { OUT_MARGIN = 64 + 16, IN_MARGIN = 1 + 64 };
 
 PS_INLINE void move16(uint8_t *to, const uint8_t *from) {
@@ -38,9 +37,9 @@ PS_INLINE void repeat(uint8_t *out, size_t offset, size_t length) {
     for (; out < end; out += 8) memcpy(out, &(uint64_t){load64(out - offset)}, 8);
 }
 
-/* The elements that start inside the margins; stops at one that is longer than 64 bytes or has a far offset. The only
- * branches left are those that predict well: kinds, lengths and offsets of copies vary from one to the next. False for a
- * copy of what is not there. */
+/* The elements that start inside the margins; stops at a literal that is longer than 60 bytes and at an offset of 32
+ * bits. Kinds, lengths and offsets of copies vary from one to the next: what depends on them has no branch that would
+ * be predicted wrongly. False for a copy of what is not there. */
 static bool decompress_inside_margins(ps_bytes *input, uint8_t **output, const uint8_t *start, const uint8_t *out_end) {
     const uint8_t *in = input->at;
     uint8_t *out = *output;
