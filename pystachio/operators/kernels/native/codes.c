@@ -117,12 +117,12 @@ __attribute__((target("avx2"))) static int64_t look_up_small(const lookup *look,
 }
 #endif
 
-#define LOOK_UP(TYPE)                                                                 \
-    {                                                                                 \
-        const TYPE *entries = table->entries;                                         \
-        TYPE *restrict to = (TYPE *)out + row;                                        \
-        for (int64_t i = done; i < count; i++) to[i] = entries[codes[i]];             \
-        break;                                                                        \
+#define LOOK_UP(TYPE)                                                                \
+    {                                                                                \
+        const TYPE *entries = table->entries;                                        \
+        TYPE *restrict to = (TYPE *)out + row;                                       \
+        for (int64_t i = done; i < count; i++) to[i] = entries[codes[i]];            \
+        break;                                                                       \
     }
 
 /* Codes are below the table's length. */
@@ -148,12 +148,12 @@ static void look_up(const lookup *look, const uint32_t *restrict codes, int64_t 
     }
 }
 
-#define REPEAT(TYPE)                                                          \
-    {                                                                         \
-        TYPE value = ((const TYPE *)entries)[code];                           \
-        TYPE *to = (TYPE *)out + row;                                         \
-        for (int64_t i = 0; i < count; i++) to[i] = value;                    \
-        break;                                                                \
+#define REPEAT(TYPE)                                                                 \
+    {                                                                                \
+        TYPE value = ((const TYPE *)entries)[code];                                  \
+        TYPE *to = (TYPE *)out + row;                                                \
+        for (int64_t i = 0; i < count; i++) to[i] = value;                           \
+        break;                                                                       \
     }
 
 static void repeat(const ps_table *table, uint32_t code, int64_t count, void *out, int64_t row) {

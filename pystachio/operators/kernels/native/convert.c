@@ -18,25 +18,26 @@ int32_t ps_stored_width(const ps_chunk *chunk) {
 }
 
 /* Values that do not fit are cut here; the range tells afterwards. */
-#define CONVERSION(NAME, STORED, WANTED, LEAST, MOST)                                   \
-    PS_CLONES static void NAME(const uint8_t *restrict in, int64_t count, void *restrict out, ps_bounds *bounds) { \
-        STORED low = MOST, high = LEAST;                                                \
-        WANTED *values = out;                                                           \
-        for (int64_t i = 0; i < count; i++) {                                           \
-            STORED value;                                                               \
-            memcpy(&value, in + (size_t)i * sizeof value, sizeof value);                \
-            low = value < low ? value : low;                                            \
-            high = value > high ? value : high;                                         \
-            values[i] = (WANTED)value;                                                  \
-        }                                                                               \
-        bounds->low = low < bounds->low ? low : bounds->low;                            \
-        bounds->high = high > bounds->high ? high : bounds->high;                       \
+#define CONVERSION(NAME, STORED, WANTED, LEAST, MOST)                                          \
+    PS_CLONES static void NAME(const uint8_t *restrict in, int64_t count, void *restrict out,  \
+                               ps_bounds *bounds) {                                            \
+        STORED low = MOST, high = LEAST;                                                       \
+        WANTED *values = out;                                                                  \
+        for (int64_t i = 0; i < count; i++) {                                                  \
+            STORED value;                                                                      \
+            memcpy(&value, in + (size_t)i * sizeof value, sizeof value);                       \
+            low = value < low ? value : low;                                                   \
+            high = value > high ? value : high;                                                \
+            values[i] = (WANTED)value;                                                         \
+        }                                                                                      \
+        bounds->low = low < bounds->low ? low : bounds->low;                                   \
+        bounds->high = high > bounds->high ? high : bounds->high;                              \
     }
 
-#define CONVERSIONS(NAME, STORED, LEAST, MOST)          \
-    CONVERSION(NAME##_1, STORED, int8_t, LEAST, MOST)   \
-    CONVERSION(NAME##_2, STORED, int16_t, LEAST, MOST)  \
-    CONVERSION(NAME##_4, STORED, int32_t, LEAST, MOST)  \
+#define CONVERSIONS(NAME, STORED, LEAST, MOST)                                                 \
+    CONVERSION(NAME##_1, STORED, int8_t, LEAST, MOST)                                          \
+    CONVERSION(NAME##_2, STORED, int16_t, LEAST, MOST)                                         \
+    CONVERSION(NAME##_4, STORED, int32_t, LEAST, MOST)                                         \
     CONVERSION(NAME##_8, STORED, int64_t, LEAST, MOST)
 
 CONVERSIONS(int32_to, int32_t, INT32_MIN, INT32_MAX)

@@ -45,14 +45,14 @@ int64_t ps_read_bits(ps_bytes in, int64_t count, uint8_t *out, bool skip_ones) {
 
 /* From the last row to the first, so that no value is overwritten before it has moved. A row without a value reads some
  * value at or before its own place and makes nothing of it. */
-#define SPREAD(TYPE)                                                    \
-    {                                                                   \
-        TYPE *rows = values;                                            \
-        for (int64_t row = count - 1, next = present; row >= 0; row--) { \
-            next -= valid[row];                                         \
-            rows[row] = valid[row] ? rows[next] : 0;                    \
-        }                                                               \
-        break;                                                          \
+#define SPREAD(TYPE)                                                                 \
+    {                                                                                \
+        TYPE *rows = values;                                                         \
+        for (int64_t row = count - 1, next = present; row >= 0; row--) {             \
+            next -= valid[row];                                                      \
+            rows[row] = valid[row] ? rows[next] : 0;                                 \
+        }                                                                            \
+        break;                                                                       \
     }
 
 void ps_spread(void *values, int32_t width, const uint8_t *valid, int64_t count, int64_t present) {

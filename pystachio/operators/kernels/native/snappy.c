@@ -5,7 +5,8 @@
 
 #include "internal.h"
 
-/* An element in the fast loop is at most 64 bytes, written 16 or 8 at a time; a literal reads 64 bytes behind its tag. */
+/* An element in the fast loop is at most 64 bytes, written 16 or 8 at a time; a literal reads 64 bytes behind its
+ * tag. */
 enum { OUT_MARGIN = 64 + 16, IN_MARGIN = 1 + 64 };
 
 PS_INLINE void move16(uint8_t *to, const uint8_t *from) {
