@@ -38,17 +38,29 @@ def started() -> None:
         gc.enable()
 
 
+@contextmanager
+def importing_only_what_is_needed() -> Iterator[None]:
+    """In the block, torch and structlog do not find what they import only where it is there: bindings for the texts of
+    CUDA's errors, colours for tracebacks. Together that takes as long as DataFusion. Others may import it later."""
+    optional = Absent("cuda", "pynvml", "rich")
+    sys.meta_path.insert(0, optional)
+    try:
+        yield
+    finally:
+        sys.meta_path.remove(optional)
+
+
 class Absent(MetaPathFinder):
-    """Lets the import of a module that no command needs fail, as if it were not installed.
+    """Lets imports of modules that no command needs fail, as if they were not installed.
 
     pyarrow imports pandas with the first array it makes, if it is there: a third of the start of a short query.
     """
 
-    def __init__(self, name: str) -> None:
-        self._name = name
+    def __init__(self, *names: str) -> None:
+        self._names = names
 
     def find_spec(self, name: str, path: Sequence[str] | None, target: ModuleType | None = None) -> ModuleSpec | None:
-        if name == self._name:
+        if name in self._names:
             raise ModuleNotFoundError(f"left out of this process: {name}", name=name)
         return None
 

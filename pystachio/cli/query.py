@@ -13,7 +13,7 @@ import typer
 from pystachio.cli.failure import describe, reported
 from pystachio.cli.formats import Format, choose_format, write_rows
 from pystachio.cli.output import open_output, readable_bytes, say
-from pystachio.cli.process import interruptible, started
+from pystachio.cli.process import importing_only_what_is_needed, interruptible, started
 from pystachio.cli.progress import ProgressBar, progress_bar
 from pystachio.errors import InvalidRequest, NotFound, Unauthorized
 
@@ -81,8 +81,8 @@ def query(
 
 def connected(**settings: Any) -> Session:
     """A session in this process. A setting that is unknown or bad is wrong usage: exit code 2."""
-    from pystachio.session import connect
-
+    with importing_only_what_is_needed():
+        from pystachio.session import connect
     started()
     try:
         return connect(**settings)
