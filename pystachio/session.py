@@ -80,16 +80,18 @@ class Session:
         once; what goes wrong later is raised by the result.
         """
         urgency = _priority(priority)
-        return Result(self._node.submit(self._plan(sql, parameters), urgency))
+        return Result(self._node.submit(self._plan(_text(sql), parameters), urgency))
 
     def execute(self, plan: bytes, *, priority: PriorityClass | str = PriorityClass.NORMAL) -> Result:
         """Start a Substrait plan (protobuf bytes) whose named tables are registered. Raises as `sql` does."""
         urgency = _priority(priority)
+        if not isinstance(plan, bytes):
+            raise InvalidRequest(f"a plan must be bytes, not {type(plan).__name__}")
         return Result(self._node.submit(self._plan(plan, ()), urgency))
 
     def explain(self, sql: str, *, parameters: Sequence[Any] = ()) -> str:
         """The physical plan as a tree; runs nothing."""
-        return render(self._plan(sql, parameters))
+        return render(self._plan(_text(sql), parameters))
 
     def statistics(self) -> SessionStatistics:
         """What runs and is held now."""
@@ -108,6 +110,8 @@ class Session:
         self.close()
 
     def _plan(self, statement: str | bytes, parameters: Sequence[Any]) -> PhysicalPlan:
+        if not isinstance(parameters, Sequence) or isinstance(parameters, str | bytes):
+            raise InvalidRequest(f"parameters must be a list or a tuple, not {type(parameters).__name__}")
         try:
             return self._planner.plan(
                 statement,
@@ -119,6 +123,12 @@ class Session:
             raise
         except Exception as error:
             raise InternalError(f"planning failed: {type(error).__name__}: {error}") from error
+
+
+def _text(sql: str) -> str:
+    if not isinstance(sql, str):
+        raise InvalidRequest(f"a statement must be text, not {type(sql).__name__}")
+    return sql
 
 
 def _priority(priority: PriorityClass | str) -> PriorityClass:

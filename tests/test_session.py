@@ -12,6 +12,7 @@ import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import datafusion
 import datafusion.substrait
@@ -134,6 +135,30 @@ def test_parameters(session: pystachio.Session) -> None:
     assert answer.column("id").to_pylist() == [207, 307, 407]
     with pytest.raises(PystachioError):
         session.sql(sql, parameters=["name 7"])
+
+
+@pytest.mark.parametrize(
+    "value",
+    [10**5000, 2**63, datetime.timedelta.max, "\udc80", decimal.Decimal("inf"), [1], object()],
+    ids=lambda value: type(value).__name__,
+)
+def test_parameters_that_no_type_holds(session: pystachio.Session, value: object) -> None:
+    with pytest.raises(InvalidRequest, match="parameter"):
+        session.sql("select $1 as x", parameters=[value])
+
+
+@pytest.mark.parametrize("statement", [None, 5, b"select 1", ["select 1"], bytearray(b"select 1")])
+def test_statements_and_plans_of_the_wrong_type(session: pystachio.Session, statement: Any) -> None:
+    with pytest.raises(InvalidRequest, match="a statement must be text"):
+        session.sql(statement)
+    with pytest.raises(InvalidRequest, match="a statement must be text"):
+        session.explain(statement)
+    if not isinstance(statement, bytes):
+        with pytest.raises(InvalidRequest, match="a plan must be bytes"):
+            session.execute(statement)
+    parameters: Any = 5
+    with pytest.raises(InvalidRequest, match="a list or a tuple"):
+        session.sql("select 1", parameters=parameters)
 
 
 def test_substrait_bytes(session: pystachio.Session) -> None:

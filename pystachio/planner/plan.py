@@ -22,7 +22,7 @@ from pystachio.planner.logical import Query
 from pystachio.planner.pushdown import prune_columns
 from pystachio.planner.rewrite import simplify
 from pystachio.planner.sharing import unify, widen_reads
-from pystachio.planner.sql import SqlPlanner
+from pystachio.planner.sql import SqlPlanner, parameter
 from pystachio.planner.statistics import StatisticsCache
 from pystachio.planner.substrait import read_plan
 
@@ -70,13 +70,14 @@ class Planner:
         Raises SqlSyntaxError, NotFound (with the nearest name), Unsupported, InvalidRequest.
         """
         generation = self._of(catalog)
+        scalars = tuple(map(parameter, parameters))
         written = tuple((type(value).__name__, repr(value)) for value in parameters)
         key = _CacheKey(statement, written, join_reordering)
         with self._lock:
             if key in generation.plans:
                 generation.plans.move_to_end(key)
                 return generation.plans[key]
-        query, names, cacheable = _read(statement, generation, parameters)
+        query, names, cacheable = _read(statement, generation, scalars)
         facts = self._statistics.facts(catalog.tables)
         made = optimise(query, names, catalog.tables, facts, join_reordering=join_reordering)
         if cacheable:

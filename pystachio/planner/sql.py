@@ -95,7 +95,7 @@ class SqlPlanner:
             raise InvalidRequest(
                 f"the statement has {admitted.placeholders} parameters, values given: {len(parameters)}"
             )
-        values = {str(number): _scalar(value) for number, value in enumerate(parameters, 1)}
+        values = {str(number): parameter(value) for number, value in enumerate(parameters, 1)}
         return on_deep_stack(lambda: self._plan(sql, admitted, values))
 
     def _plan(self, sql: str, admitted: Admitted, parameters: Mapping[str, pa.Scalar]) -> PlannedStatement:
@@ -171,22 +171,26 @@ def _plannable(type_: pa.DataType) -> pa.DataType:
     return type_ if is_plannable(type_) else pa.binary()
 
 
-def _scalar(value: Any) -> pa.Scalar:
-    """A parameter with the type that its Python value has."""
+def parameter(value: Any) -> pa.Scalar:
+    """A parameter with the type that its Python value has. InvalidRequest when there is none that holds it."""
     match value:
-        case None | bool() | str() | bytes() | datetime.date() | datetime.time() | datetime.timedelta() | pa.Scalar():
-            return value if isinstance(value, pa.Scalar) else pa.scalar(value)
+        case pa.Scalar():
+            return value
+        case bool() | None:
+            return pa.scalar(value)
+        case int() if not -(2**63) <= value < 2**63:
+            raise InvalidRequest("an integer parameter beyond 64 bits")
         case int():
-            if not -(2**63) <= value < 2**63:
-                raise InvalidRequest(f"an integer parameter beyond 64 bits: {value}")
             return pa.scalar(value, pa.int64())
         case float():
             return pa.scalar(value, pa.float64())
-        case decimal.Decimal():
+        case decimal.Decimal() if not value.is_finite():
+            raise InvalidRequest(f"a decimal parameter that is no number: {value}")
+        case str() | bytes() | datetime.date() | datetime.time() | datetime.timedelta() | decimal.Decimal():
             try:
                 return pa.scalar(value)
-            except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
-                raise InvalidRequest(f"a decimal parameter beyond 38 digits: {value}") from None
+            except (pa.ArrowException, ValueError, OverflowError) as error:
+                raise InvalidRequest(f"a parameter of the type {type(value).__name__} out of range: {error}") from None
         case _:
             raise InvalidRequest(f"a parameter of the type {type(value).__name__}")
 
