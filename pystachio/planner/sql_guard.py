@@ -14,6 +14,7 @@ from pystachio.planner.sql_membership import has_exists, has_null_sensitive_in
 from pystachio.planner.sql_text import QUERY_WORDS, Kind, Token, is_word, pointed_at, position_of, tokenize
 
 MOST_CHARACTERS: Final = 16 << 20
+MOST_TOKENS: Final = 1_000_000
 
 
 def _words(text: str) -> frozenset[str]:
@@ -50,7 +51,9 @@ def admit(sql: str) -> Admitted:
         raise Unsupported(f"a statement of {len(sql)} characters; at most {MOST_CHARACTERS} are read")
     if "\0" in sql:
         raise SqlSyntaxError("a NUL character", line=1, column=1)
-    tokens = tokenize(sql)
+    tokens = tokenize(sql, most=MOST_TOKENS + 1)
+    if len(tokens) > MOST_TOKENS:
+        raise Unsupported(f"a statement of more than {MOST_TOKENS} words and signs")
     while tokens and tokens[-1].text == ";":
         tokens.pop()
     _require_one_query(sql, tokens)
@@ -89,6 +92,8 @@ def _refuse_ignored(tokens: Sequence[Token]) -> None:
             raise Unsupported("TABLESAMPLE")
         if is_word(token, "EXCEPT", "INTERSECT", "MINUS") and is_word(following, "ALL"):
             raise Unsupported(f"{token.text} ALL", hint=f"{token.text} without ALL is supported")
+        if is_word(token, "AT") and is_word(following, "TIME"):
+            raise Unsupported("AT TIME ZONE", hint="timestamps with a time zone are shown and taken apart in UTC")
 
 
 def _placeholders(tokens: Sequence[Token]) -> int:

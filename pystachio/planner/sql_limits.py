@@ -13,6 +13,7 @@ from pystachio.errors import Unsupported
 from pystachio.planner.sql_chains import is_operator
 from pystachio.planner.sql_text import QUERY_WORDS, Kind, Token, is_word
 
+MOST_DIGITS: Final = 10_000
 MOST_NESTED: Final = 100
 MOST_SUBQUERIES_DEEP: Final = 16
 MOST_OPERATORS_IN_A_ROW: Final = 256
@@ -47,9 +48,15 @@ _TABLE_PLACES: Final = frozenset(
 
 def require_bounded(tokens: Sequence[Token]) -> None:
     """Unsupported, naming the bound, for a statement beyond one."""
+    _require_short_numbers(tokens)
     _require_shallow(tokens)
     _require_few_subqueries_deep(tokens)
     _require_small(tokens)
+
+
+def _require_short_numbers(tokens: Sequence[Token]) -> None:
+    if any(len(token.text) > MOST_DIGITS for token in tokens if token.kind is Kind.NUMBER):
+        raise Unsupported(f"a number of more than {MOST_DIGITS} digits")
 
 
 def _require_shallow(tokens: Sequence[Token]) -> None:

@@ -67,11 +67,14 @@ _KINDS: Final = {
 }
 
 
-def tokenize(sql: str) -> list[Token]:
-    """The tokens without white space and comments. Anything goes: an unfinished string ends with the text."""
+def tokenize(sql: str, most: int | None = None) -> list[Token]:
+    """The tokens without white space and comments, the first `most` of them.
+
+    Anything goes: an unfinished string ends with the text.
+    """
     tokens: list[Token] = []
     at = 0
-    while at < len(sql):
+    while at < len(sql) and (most is None or len(tokens) < most):
         match = _TOKEN.match(sql, at)
         assert match is not None
         name = match.lastgroup if match.lastgroup != "tag" else "dollar"

@@ -226,3 +226,17 @@ def test_statements_near_the_bounds_do_not_end_the_process() -> None:
     assert done.returncode == 0, done.stderr[-2000:]
     assert lines[-1] == "alive"
     assert sum(line.endswith("planned") for line in lines) >= 11
+
+
+@pytest.mark.parametrize(
+    ("sql", "construct"),
+    [
+        ("select " + "9" * 1_000_000, "a number of more than 10000 digits"),
+        ("(" * 2_000_000, "more than 1000000 words and signs"),
+        ("select 1" + ";" * 1_000_000 + " garbage", "more than 1000000 words and signs"),
+    ],
+    ids=["digits", "brackets", "semicolons"],
+)
+def test_what_is_too_long_is_refused_before_it_is_parsed(sql: str, construct: str) -> None:
+    with pytest.raises(Unsupported, match=construct):
+        SqlPlanner({}).plan(sql)
