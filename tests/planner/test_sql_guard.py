@@ -21,6 +21,7 @@ REFUSED = [
     ("select 1; select 2", "several statements"),
     ("select 1; drop table t", "several statements"),
     ("select a from t tablesample (10 percent)", "TABLESAMPLE"),
+    ("select s at time zone 'Europe/Berlin' from t", "AT TIME ZONE"),
     ("select a from t except all select b from u", "EXCEPT ALL"),
     ("select a from t intersect all select b from u", "INTERSECT ALL"),
     ("select a from t where (a in (select b from u)) is null", "a test for NULL of an IN subquery"),

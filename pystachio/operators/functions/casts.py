@@ -7,18 +7,17 @@ does not fit its new type is a DataError, or NULL where the cast says so.
 from __future__ import annotations
 
 import pyarrow as pa
-import pyarrow.compute as pc
 import torch
 
 from pystachio.errors import DataError, Unsupported
 from pystachio.operators import decimals
-from pystachio.operators.arrow import column_from_arrow, column_to_arrow
+from pystachio.operators.arrow import column_to_arrow
 from pystachio.operators.column import BytesColumn, Column, FixedColumn, WideDecimalColumn
 from pystachio.operators.functions import exact
 from pystachio.operators.functions.operands import float_dtype, is_text, unscaled
 from pystachio.operators.functions.text_casts import from_text, to_text
 from pystachio.operators.functions.time_values import convert_time, split_days
-from pystachio.operators.functions.units import is_number, is_point_in_time, step_of
+from pystachio.operators.functions.units import is_number, step_of
 from pystachio.operators.kernels import primitives
 from pystachio.operators.kernels.arithmetic import round_half_away
 from pystachio.operators.kernels.selection import all_null, concat, device_of, plain, slice_column
@@ -145,34 +144,8 @@ def _between_times(values: FixedColumn, type_: pa.DataType) -> Column:
         type_
     ):
         raise Unsupported(f"a cast of {source} to {type_}")
-    if is_point_in_time(source) and is_point_in_time(type_):
-        return _between_zones(values, type_)
     return convert_time(values, type_, valid)
 
 
 def _micro(rest: torch.Tensor, per_second: int) -> torch.Tensor:
     return rest * (10**6 // per_second) if per_second <= 10**6 else rest
-
-
-def _between_zones(values: FixedColumn, type_: pa.DataType) -> Column:
-    """A time without a zone is what the clock of the zone shows; between zones the moment stays."""
-    source, target = _zone(values.type), _zone(type_)
-    if source is None and target is not None:
-        naive = convert_time(values, pa.timestamp(type_.unit), values.validity)
-        if target.upper() == "UTC":
-            return _as(naive, type_)
-        aware = pc.assume_timezone(column_to_arrow(naive), target, ambiguous="earliest", nonexistent="latest")
-        return column_on(column_from_arrow(aware), device_of(values))
-    if source is not None and target is None and source.upper() != "UTC":
-        local = pc.local_timestamp(column_to_arrow(values))
-        return convert_time(column_on(column_from_arrow(local), device_of(values)), type_, values.validity)
-    return convert_time(values, type_, values.validity)
-
-
-def _zone(type_: pa.DataType) -> str | None:
-    return type_.tz if pa.types.is_timestamp(type_) else None
-
-
-def _as(column: Column, type_: pa.DataType) -> Column:
-    assert isinstance(column, FixedColumn)
-    return FixedColumn(type_, column.values, column.validity, column.bounds)

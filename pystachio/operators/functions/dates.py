@@ -8,11 +8,9 @@ from functools import lru_cache, partial
 from typing import Final
 
 import pyarrow as pa
-import pyarrow.compute as pc
 import torch
 
 from pystachio.errors import InvalidRequest, Unsupported
-from pystachio.operators.arrow import column_from_arrow, column_to_arrow
 from pystachio.operators.column import Bounds, Column, FixedColumn
 from pystachio.operators.expressions import Literal
 from pystachio.operators.functions import exact
@@ -159,13 +157,6 @@ def _date_trunc(invocation: Invocation) -> Operand:
     unit, operand = unit_name(invocation.arguments[0]), invocation.arguments[1]
     values = plain(column(operand, invocation.rows, invocation.device))
     assert isinstance(values, FixedColumn)
-    zone = values.type.tz if pa.types.is_timestamp(values.type) else None
-    if zone is not None and unit in _DAY_UNITS:
-        floored = pc.floor_temporal(column_to_arrow(values), unit=_arrow_unit(unit))
-        moments = column_from_arrow(floored)
-        assert isinstance(moments, FixedColumn)
-        here = FixedColumn(moments.type, moments.values.to(invocation.device))
-        return convert_time(here, invocation.type, invocation.valid)
     if unit in _DAY_UNITS:
         days, _, _ = split_days(values)
         first = _of_days(f"start of {unit}", days, invocation.valid)
@@ -180,12 +171,6 @@ def _date_trunc(invocation: Invocation) -> Operand:
     wide = values.values.to(torch.int64)
     floored_ticks = wide - torch.remainder(wide, int(step))
     return convert_time(FixedColumn(values.type, floored_ticks), invocation.type, invocation.valid)
-
-
-def _arrow_unit(unit: str) -> str:
-    if unit not in ("day", "week", "month", "quarter", "year"):
-        raise Unsupported(f"date_trunc of a timestamp with time zone to {unit}")
-    return unit
 
 
 def _make_date(invocation: Invocation) -> Operand:

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import pyarrow as pa
-import pyarrow.compute as pc
 import torch
 
 from pystachio.errors import InvalidRequest, Unsupported
-from pystachio.operators.arrow import column_from_arrow, column_to_arrow
 from pystachio.operators.column import Column, FixedColumn
 from pystachio.operators.expressions import Literal
 from pystachio.operators.functions import exact
@@ -24,20 +22,10 @@ def split_days(values: FixedColumn) -> tuple[torch.Tensor, torch.Tensor | None, 
         return torch.zeros_like(values.values), values.values.to(torch.int64), ticks(type_)
     if not is_point_in_time(type_):
         raise InvalidRequest(f"a part of a {type_}")
-    local = _local(values)
+    moments = values.values.to(torch.int64)
     per_day = ticks(type_) * SECONDS_PER_DAY
-    days = floor_divide(local, per_day)
-    return days, local - days * per_day, ticks(type_)
-
-
-def _local(values: FixedColumn) -> torch.Tensor:
-    """Ticks on the clock of the timestamp's zone."""
-    zone = values.type.tz if pa.types.is_timestamp(values.type) else None
-    if zone is None or zone.upper() in ("UTC", "+00:00", "Z", "ETC/UTC"):
-        return values.values.to(torch.int64)
-    local = column_from_arrow(pc.local_timestamp(column_to_arrow(FixedColumn(values.type, values.values))))
-    assert isinstance(local, FixedColumn)
-    return local.values.to(values.values.device)
+    days = floor_divide(moments, per_day)
+    return days, moments - days * per_day, ticks(type_)
 
 
 def convert_time(values: Column, type_: pa.DataType, valid: torch.Tensor | None) -> Column:
