@@ -34,6 +34,9 @@ SECTIONS: Mapping[str, tuple[str, ...]] = {
 }
 """The tables of the TOML file. A key's name is the same there, in the environment and as a keyword argument."""
 
+_MOST_BYTES = 1 << 20
+"""Of the configuration file: a device or a pipe without end is not read forever."""
+
 _SIZE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*(?:([kmgtp])(i?b)?|b)?\s*", re.IGNORECASE)
 
 
@@ -136,7 +139,11 @@ def _config_path(config: str | os.PathLike[str] | None, environment: Mapping[str
 
 def _from_file(path: Path) -> dict[str, object]:
     try:
-        document = tomllib.loads(path.read_text(encoding="utf-8"))
+        with path.open("rb") as file:
+            text = file.read(_MOST_BYTES + 1)
+        if len(text) > _MOST_BYTES:
+            raise InvalidRequest(f"the configuration file is longer than {_MOST_BYTES} bytes: {path}")
+        document = tomllib.loads(text.decode("utf-8"))
     except FileNotFoundError:
         raise NotFound(f"no such configuration file: {path}") from None
     except PermissionError:

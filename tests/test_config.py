@@ -123,3 +123,8 @@ def test_settings_are_frozen(nowhere: dict[str, str]) -> None:
     settings = load(environment=nowhere).settings
     with pytest.raises(ValueError, match="frozen"):
         settings.threads = 99  # type: ignore[misc]
+
+
+def test_a_file_without_end_is_refused() -> None:
+    with pytest.raises(InvalidRequest, match="longer than"):
+        load("/dev/zero", environment={})
