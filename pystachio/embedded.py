@@ -16,7 +16,7 @@ import pyarrow as pa
 import torch
 
 from pystachio.config import Settings
-from pystachio.errors import InvalidRequest, PystachioError
+from pystachio.errors import InvalidRequest, PystachioError, ResourceExhausted
 from pystachio.io_scheduler.buffers import IDLE_BYTES, BufferPool
 from pystachio.io_scheduler.client import HostBuffer
 from pystachio.io_scheduler.devices import choose
@@ -81,7 +81,14 @@ class EmbeddedNode:
         budgets = _budgets(settings, device)
         self._transfers = transfers
         self._host = NodeHost(lambda: Node(transfers=transfers, settings=execution, memory=budgets, device=device))
-        self._host.start()
+        try:
+            self._host.start()
+        except OSError as error:
+            raise ResourceExhausted(
+                f"the node could not start: {error}",
+                setting="ulimit -n",
+                hint="close files that are not needed, or allow the process more of them",
+            ) from error
         self._stop = weakref.finalize(self, self._host.stop)
         self._stop.atexit = False
 

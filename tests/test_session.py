@@ -287,6 +287,20 @@ def test_a_defect_in_planning_is_an_internal_error(session: pystachio.Session, m
         session.sql("select 1")
 
 
+def test_too_few_file_descriptors_are_a_typed_error() -> None:
+    code = """
+import os, resource, pystachio
+pystachio.connect
+resource.setrlimit(resource.RLIMIT_NOFILE, (len(os.listdir("/proc/self/fd")), 4096))
+try:
+    pystachio.connect(threads=1)
+except pystachio.errors.ResourceExhausted as error:
+    print(error.setting)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "ulimit -n"
+
+
 def test_importing_the_package_loads_nothing_heavy() -> None:
     code = "import sys, pystachio; print([m for m in ('torch', 'datafusion', 'pyarrow', 'numpy') if m in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

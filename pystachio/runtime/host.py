@@ -18,6 +18,9 @@ from pystachio.runtime.worker_pool import WorkerThread
 
 R = TypeVar("R")
 
+_FILE_DESCRIPTORS = 16
+"""More than a loop, its wake-up and its signals take."""
+
 
 class NodeHost:
     """Runs a node in a daemon thread with its own event loop: uvloop's where it is installed.
@@ -47,6 +50,7 @@ class NodeHost:
         """Returns when the node accepts plans; raises what stopped it from starting."""
         if self._thread is not None:
             raise InternalError("a host starts once")
+        _require_file_descriptors()
         started: concurrent.futures.Future[None] = concurrent.futures.Future()
         self._thread = threading.Thread(target=self._run, args=(started,), name="pystachio-node", daemon=True)
         self._thread.start()
@@ -123,3 +127,13 @@ def loop_factory() -> Callable[[], asyncio.AbstractEventLoop]:
         return asyncio.new_event_loop
     factory: Callable[[], asyncio.AbstractEventLoop] = uvloop.new_event_loop
     return factory
+
+
+def _require_file_descriptors() -> None:
+    """OSError when the process may not open enough files: libuv would abort it in the middle of making a loop."""
+    opened: list[int] = []
+    try:
+        opened.extend(os.open(os.devnull, os.O_RDONLY) for _ in range(_FILE_DESCRIPTORS))
+    finally:
+        for descriptor in opened:
+            os.close(descriptor)
