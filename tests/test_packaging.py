@@ -1,8 +1,10 @@
 from __future__ import annotations
 
+import platform
 import subprocess
 import sys
 import tomllib
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -16,6 +18,13 @@ def test_every_folder_with_modules_is_a_package() -> None:
     """setuptools leaves out folders without `__init__.py`, silently."""
     folders = {module.parent for module in (ROOT / "pystachio").rglob("*.py")}
     assert [folder for folder in sorted(folders) if not (folder / "__init__.py").is_file()] == []
+
+
+@pytest.mark.parametrize("name", ["kvikio", "ucxx"])
+def test_the_libraries_of_the_real_devices_are_installed(name: str) -> None:
+    """Their tests are skipped where they are missing, which may only be where the package does not ask for them."""
+    if sys.platform == "linux" and platform.machine() in ("x86_64", "aarch64"):
+        assert find_spec(name) is not None
 
 
 @pytest.mark.parametrize("name", ["runtime", "operators", "io_scheduler", "cli"])

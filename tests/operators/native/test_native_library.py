@@ -9,6 +9,12 @@ import pytest
 from pystachio.operators.kernels import native
 
 
+def test_the_library_is_here_where_a_compiler_is() -> None:
+    """Otherwise the tests of the decoder would be skipped without anybody noticing that it does not build."""
+    if shutil.which("gcc") is not None:
+        assert native.library() is not None, native.load().problem
+
+
 def test_no_library_is_no_error(tmp_path: Path) -> None:
     loaded = native.load_from(tmp_path)
     assert loaded.library is None
