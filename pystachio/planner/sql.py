@@ -21,6 +21,7 @@ from pystachio.errors import InvalidRequest, PystachioError
 from pystachio.operators.batch import Schema
 from pystachio.planner.sql_errors import from_datafusion
 from pystachio.planner.sql_guard import Admitted, admit
+from pystachio.planner.sql_membership import refuse_repeated_comparison
 from pystachio.planner.substrait_types import is_plannable
 
 _T = TypeVar("_T")
@@ -105,6 +106,8 @@ class SqlPlanner:
         options = SQLOptions().with_allow_ddl(False).with_allow_dml(False).with_allow_statements(False)
         try:
             frame = self._context.sql_with_options(admitted.sql, options, param_values=dict(parameters) or None)
+            if admitted.has_null_sensitive_in:
+                refuse_repeated_comparison(frame.logical_plan().display_indent())
             plan = frame.optimized_logical_plan()
             substrait = Producer.to_substrait_plan(plan, self._context).encode()
             null_aware = _null_aware(plan.display_indent(), admitted)

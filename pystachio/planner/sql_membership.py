@@ -6,6 +6,7 @@ from where. The mark of an IN whose value is only asked for truth may be false f
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import Final
 
@@ -20,6 +21,7 @@ _TRUTH_BEHIND: Final = (
     *("AND", "OR", "THEN", "GROUP", "ORDER", "HAVING", "LIMIT", "OFFSET", "UNION", "INTERSECT", "EXCEPT", "WINDOW"),
     *("JOIN", "INNER", "LEFT", "RIGHT", "FULL", "CROSS", "WHERE", "QUALIFY"),
 )
+_IN_SUBQUERY: Final = re.compile(r"([\w.\"]+) (?:NOT )?IN \(<subquery>\)")
 _COMPARISONS: Final = frozenset({"=", "<>", "!=", "<", ">", "<=", ">=", "<=>"})
 
 
@@ -100,3 +102,35 @@ def _stands_alone(tokens: Sequence[Token], number: int, openings: Sequence[int])
         if not (opening and (tokens[opening - 1].text == "(" or is_word(tokens[opening - 1], *_TRUTH_BEFORE))):
             return False
     return True
+
+
+def refuse_repeated_comparison(display: str) -> None:
+    """Raises Unsupported for `x NOT IN (select y ... where x = y)`; `display` is DataFusion's plan as written.
+
+    DataFusion drops one of the two equal comparisons, and what is left looks like a subquery without the condition,
+    whose NULLs would matter.
+    """
+    lines = display.splitlines()
+    for number, line in enumerate(lines):
+        for operand in _IN_SUBQUERY.findall(line):
+            block = _deeper(lines, number)
+            projected = next(
+                (text.removeprefix("Projection: ") for text in block if text.startswith("Projection: ")), ""
+            )
+            repeated = (f"outer_ref({operand}) = {projected}", f"{projected} = outer_ref({operand})")
+            if projected and any(comparison in text for text in block for comparison in repeated):
+                raise Unsupported(
+                    "[NOT] IN whose subquery repeats the comparison",
+                    hint="write [NOT] EXISTS with that condition, which means the same",
+                )
+
+
+def _deeper(lines: Sequence[str], number: int) -> list[str]:
+    """The lines behind line `number` that are indented more, stripped."""
+    depth = len(lines[number]) - len(lines[number].lstrip())
+    block: list[str] = []
+    for line in lines[number + 1 :]:
+        if len(line) - len(line.lstrip()) <= depth:
+            break
+        block.append(line.strip())
+    return block

@@ -56,6 +56,7 @@ ERRORS: list[tuple[str, type[PystachioError], str]] = [
     ("select id from orders where day > 'never'", InvalidRequest, "Cannot cast string 'never'"),
     ("select id, count(*) from orders", InvalidRequest, "GROUP BY"),
     ("select id, id from orders", InvalidRequest, "selected twice"),
+    ("select id from orders o where id not in (select r.id from returns r where o.id = r.id)", Unsupported, "repeats"),
     ("select id from orders limit -1", InvalidRequest, "LIMIT must be >= 0"),
     ("select date '2020-13-45'", InvalidRequest, "2020-13-45"),
     ("select cast(id as nonsense) from orders", Unsupported, "nonsense"),
