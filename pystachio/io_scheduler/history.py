@@ -1,0 +1,122 @@
+"""What every transfer and chunk did lately, in rings of bounded size: the source of traces and of verdicts.
+
+Recording is one append to a deque; nothing is sorted, counted or looked up until somebody asks. All times are seconds
+of the service's clock.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from typing import NamedTuple
+
+from pystachio.io_scheduler.request import CreditPool, Link, PathTaken, PriorityClass
+
+CAPACITY = 1 << 17
+"""Chunks that are remembered: 40 s at 3,000 chunks per second, in about 40 MiB once the ring is full."""
+
+
+class ChunkRecord(NamedTuple):
+    """One stay of a chunk inside a device; a chunk that is tried again has one for each attempt."""
+
+    transfer_id: int
+    plan_id: str
+    operator: str
+    priority: PriorityClass
+    link: Link
+    offset: int
+    length: int
+    submitted_at: float
+    started_at: float
+    ended_at: float
+    path: PathTaken
+    failed: bool
+
+
+class TransferRecord(NamedTuple):
+    """`started_at` is the start of its first chunk, None when it had none. `error` is the code of what it failed with.
+
+    `credit` is the pool whose bytes it had to wait for, `peer` the other end of a network transfer.
+    """
+
+    transfer_id: int
+    plan_id: str
+    operator: str
+    priority: PriorityClass
+    link: Link
+    path: str
+    length: int
+    submitted_at: float
+    started_at: float | None
+    ended_at: float
+    error: str | None
+    credit: CreditPool | None = None
+    peer: str | None = None
+
+
+class WindowRecord(NamedTuple):
+    """The bytes that a link's window held from `at` on."""
+
+    at: float
+    link: Link
+    window_bytes: int
+
+
+class HistorySnapshot(NamedTuple):
+    """`complete_from` is the earliest time from which no chunk or transfer has been forgotten."""
+
+    chunks: tuple[ChunkRecord, ...]
+    transfers: tuple[TransferRecord, ...]
+    consumed: dict[int, float]
+    windows: tuple[WindowRecord, ...]
+    complete_from: float
+
+
+class History:
+    """The last `capacity` chunks and as many transfers. Not thread-safe: used on the service's loop.
+
+    `chunk`, `transfer` and `window` take a record, `consumed` a transfer's id and when its bytes were taken over; all
+    do nothing when the history is not `enabled`. Making a record costs more than keeping it, so callers ask `enabled`
+    first.
+    """
+
+    def __init__(self, *, capacity: int = CAPACITY, enabled: bool = True) -> None:
+        self.enabled = enabled
+        kept = capacity if enabled else 0
+        self._chunks: deque[ChunkRecord] = deque(maxlen=kept)
+        self._transfers: deque[TransferRecord] = deque(maxlen=kept)
+        self._consumed: deque[tuple[int, float]] = deque(maxlen=kept)
+        self._windows: deque[WindowRecord] = deque(maxlen=kept)
+        # The rings' own methods: nothing is called in between.
+        self.chunk: Callable[[ChunkRecord], None] = self._chunks.append
+        self.transfer: Callable[[TransferRecord], None] = self._transfers.append
+        self.window: Callable[[WindowRecord], None] = self._windows.append
+
+    def consumed(self, transfer_id: int, at: float) -> None:
+        """Whoever asked for the transfer has taken its bytes over, or let go of them."""
+        self._consumed.append((transfer_id, at))
+
+    def snapshot(self, since: float = 0.0, until: float = float("inf")) -> HistorySnapshot:
+        """All that touched the span of time, of every plan: who waited has to be seen beside who went first."""
+        return HistorySnapshot(
+            chunks=tuple(chunk for chunk in self._chunks if chunk.ended_at >= since and chunk.submitted_at <= until),
+            transfers=tuple(
+                transfer
+                for transfer in self._transfers
+                if transfer.ended_at >= since and transfer.submitted_at <= until
+            ),
+            consumed=dict(self._consumed),
+            windows=tuple(window for window in self._windows if window.at <= until),
+            complete_from=self._complete_from(),
+        )
+
+    def plan_chunks(self, plan_id: str) -> tuple[ChunkRecord, ...]:
+        return tuple(chunk for chunk in self._chunks if chunk.plan_id == plan_id)
+
+    def plan_transfers(self, plan_id: str) -> tuple[TransferRecord, ...]:
+        return tuple(transfer for transfer in self._transfers if transfer.plan_id == plan_id)
+
+    def _complete_from(self) -> float:
+        """Records arrive in the order of their ends: what is lost ended before the oldest that is left."""
+        full = [ring[0].ended_at for ring in (self._chunks, self._transfers) if ring and len(ring) == ring.maxlen]
+        return max(full, default=0.0)
