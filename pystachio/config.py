@@ -29,7 +29,7 @@ MEMORY_FRACTION = 0.6
 
 SECTIONS: Mapping[str, tuple[str, ...]] = {
     "resources": ("memory", "device", "threads", "spill_dir"),
-    "execution": ("batch_rows", "dictionary_codes", "direct_addressing", "join_reordering"),
+    "execution": ("batch_rows", "dictionary_codes", "direct_addressing", "join_reordering", "tracing"),
     "io": ("direct_io", "io_device"),
 }
 """The tables of the TOML file. A key's name is the same there, in the environment and as a keyword argument."""
@@ -76,6 +76,7 @@ class Settings(BaseModel):
     dictionary_codes: bool = Field(default=True, description="keep strings as dictionary codes")
     direct_addressing: bool = Field(default=True, description="join and group by address where the keys' range allows")
     join_reordering: bool = Field(default=True, description="choose the order of joins by statistics")
+    tracing: bool = Field(default=True, description="remember what operators and transfers did lately, for traces")
     direct_io: Literal["auto", "on", "off"] = Field(default="auto", description="read around the page cache")
     io_device: Literal["auto", "posix", "nvme"] = Field(default="auto", description="what moves bytes from disk")
 

@@ -270,6 +270,7 @@ def execution_settings(settings: Settings) -> ExecutionSettings:
         dictionary_codes=settings.dictionary_codes,
         direct_addressing=settings.direct_addressing,
         join_reordering=settings.join_reordering,
+        tracing=settings.tracing,
     )
 
 

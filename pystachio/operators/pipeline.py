@@ -188,7 +188,9 @@ class _Builder:
         slots.update({("filter", id_): Slot() for id_ in self._filters})
         for index, scalar in enumerate(self._plan.scalars):
             self._scalar(index, scalar)
-        channel: Channel[Batch] = self._scope.channel("result", for_client=True)
+        channel: Channel[Batch] = self._scope.channel(
+            "result", producer=self._names[id(self._plan.root)], for_client=True
+        )
         self._place(self._plan.root, _Pipe(channel))
         return Graph(self._tasks, channel.receiver())
 

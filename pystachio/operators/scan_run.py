@@ -20,7 +20,7 @@ from pystachio.operators.scan_units import Unit
 from pystachio.runtime.context import Context
 from pystachio.runtime.failures import root_cause
 from pystachio.runtime.memory import Reservation, Tier
-from pystachio.runtime.metrics import WaitReason
+from pystachio.runtime.tracing import WaitReason
 
 T = TypeVar("T")
 

@@ -8,8 +8,9 @@ from typing import Generic, Protocol, TypeVar
 
 from pystachio.errors import InternalError
 from pystachio.runtime.memory import OperatorMemory, Reservation
-from pystachio.runtime.metrics import OperatorMetrics, WaitReason
+from pystachio.runtime.metrics import OperatorMetrics
 from pystachio.runtime.plan_entry import PlanEntry
+from pystachio.runtime.tracing import WaitReason
 
 
 class Sized(Protocol):
@@ -41,7 +42,8 @@ class Channel(Generic[T]):
     graph whose every channel can carry one item cannot deadlock over channels. Further items need room in the channel
     and in the plan's memory.
 
-    `for_client` is a channel whose receiver is outside the plan: an item in it can move the plan.
+    `for_client` is a channel whose receiver is outside the plan: an item in it can move the plan. `metrics` are told
+    how long senders wait for room, `unread` how long such a receiver keeps items waiting.
     """
 
     def __init__(
@@ -54,6 +56,7 @@ class Channel(Generic[T]):
         entry: PlanEntry | None = None,
         for_client: bool = False,
         metrics: OperatorMetrics | None = None,
+        unread: OperatorMetrics | None = None,
     ) -> None:
         self.name = name
         self._capacity_bytes = capacity_bytes
@@ -62,6 +65,8 @@ class Channel(Generic[T]):
         self._entry = entry
         self.for_client = for_client
         self._metrics = metrics
+        self._unread = unread
+        self._unread_since = 0.0
         self._queue: deque[_Held[T]] = deque()
         self._held_bytes = 0
         self._held_items = 0
@@ -82,11 +87,13 @@ class Channel(Generic[T]):
             return
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._senders.append((item, future))
+        nbytes = item.nbytes
         del item
         if self._metrics is None:
             await self._wait_sent(future)
         else:
-            with self._metrics.waiting(WaitReason.CHANNEL):
+            reason = WaitReason.CLIENT if self.for_client else WaitReason.CONSUMER
+            with self._metrics.waiting(reason, self.name, nbytes):
                 await self._wait_sent(future)
 
     def receiver(self, metrics: OperatorMetrics | None = None) -> Receiver[T]:
@@ -144,8 +151,8 @@ class Channel(Generic[T]):
         self._held_items += 1
         self._held_bytes += nbytes
         self._stepped()
-        if first and self.for_client and self._entry is not None:
-            self._entry.begin_unread()
+        if first and self.for_client:
+            self._begin_unread()
         self._wake_receiver()
         return True
 
@@ -168,7 +175,19 @@ class Channel(Generic[T]):
         self._stepped()
         emptied = self._held_items == 0
         self._admit_senders()
-        if emptied and self.for_client and self._entry is not None:
+        if emptied and self.for_client:
+            self._end_unread()
+
+    def _begin_unread(self) -> None:
+        if self._unread is not None:
+            self._unread_since = self._unread.clock.now()
+        if self._entry is not None:
+            self._entry.begin_unread()
+
+    def _end_unread(self) -> None:
+        if self._unread is not None:
+            self._unread.waited(WaitReason.CLIENT, self.name, 0, self._unread_since)
+        if self._entry is not None:
             self._entry.end_unread()
 
     def _stepped(self) -> None:
@@ -252,7 +271,7 @@ class Receiver(Generic[T]):
             if self._metrics is None:
                 await channel._wait_item()
             else:
-                with self._metrics.waiting(WaitReason.CHANNEL):
+                with self._metrics.waiting(WaitReason.INPUT, channel.name):
                     await channel._wait_item()
         raise StopAsyncIteration
 

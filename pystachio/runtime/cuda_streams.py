@@ -75,6 +75,7 @@ class CudaStream:
             # Also after a failure and after a cancellation: what was launched goes on until its event.
             if launch.launched is not None:
                 await run_job(self._event_waiters, self._plan, launch.launched.synchronize, withdrawable=False)
+                self._metrics.device_ended(str(self.device), launch.launched_at)
 
     def upload(self, tensors: Sequence[torch.Tensor]) -> tuple[list[torch.Tensor], torch.cuda.Event]:
         """Through pinned memory. torch keeps a pinned source until its copy is over, however early it is dropped."""
@@ -102,8 +103,10 @@ class _Launch(Generic[R]):
         self._device = device
         self._metrics = metrics
         self.launched: torch.cuda.Event | None = None
+        self.launched_at = 0.0
 
     def __call__(self) -> R:
+        self.launched_at = self._metrics.clock.now()
         stream = torch.cuda.default_stream(self._device)
         with torch.cuda.stream(stream), job_metrics(self._metrics):
             try:

@@ -19,6 +19,7 @@ from pystachio.runtime.plan_entry import PlanEntry
 from pystachio.runtime.settings import ExecutionSettings
 from pystachio.runtime.slots import Slot
 from pystachio.runtime.streams import Stream
+from pystachio.runtime.tracing import PhaseRecord, Tracing
 from pystachio.runtime.transfers import Transfers
 
 T = TypeVar("T", bound=Sized)
@@ -46,19 +47,23 @@ class PlanScope:
         settings: ExecutionSettings,
         clock: Clock,
         memory: Memory,
-        transfers: Transfers,
+        transfers: Callable[[str], Transfers],
         stream: Callable[[PlanEntry, OperatorMetrics], Stream],
+        tracing: Tracing,
     ) -> None:
+        """`transfers` makes the transfers of an operator, by its name."""
         self.identity = PlanIdentity(entry.plan_id, entry.priority)
         self.settings = settings
         self.clock = clock
         self.slots: dict[tuple[str, int], Slot[object]] = {}
-        self.metrics = PlanMetrics(entry.plan_id, clock)
+        self.metrics = PlanMetrics(entry.plan_id, clock, tracing)
         self.entry = entry
         self.channels: list[Channel[Any]] = []
         self._memory = memory
         self._transfers = transfers
         self._stream = stream
+        self._tracing = tracing
+        self._phase_started = clock.now()
 
     @property
     def memory_budget(self) -> int:
@@ -73,7 +78,7 @@ class PlanScope:
             operator=operator,
             stream=self._stream(self.entry, metrics),
             memory=self._memory.operator(self.entry, operator, metrics),
-            transfers=self._transfers,
+            transfers=self._transfers(operator),
             clock=self.clock,
             settings=self.settings,
             metrics=metrics,
@@ -95,9 +100,18 @@ class PlanScope:
             entry=self.entry,
             for_client=for_client,
             metrics=metrics,
+            unread=self.metrics.operator(name) if for_client else None,
         )
         self.channels.append(channel)
         return channel
+
+    def end_phase(self, name: str) -> None:
+        """What the plan did since its last phase, or since its submission, was this."""
+        now = self.clock.now()
+        if self._tracing.enabled:
+            entry = self.entry
+            self._tracing.phase(PhaseRecord(entry.plan_id, name, entry.priority, self._phase_started, now))
+        self._phase_started = now
 
 
 BuildGraph = Callable[[PlanScope], Sequence[TaskSpec]]
@@ -112,6 +126,7 @@ async def run_graph(scope: PlanScope, build: BuildGraph) -> None:
     try:
         await execution.run(build)
     finally:
+        scope.end_phase("drain")
         for channel in scope.channels:
             channel.discard()
 
@@ -128,8 +143,11 @@ class _Execution:
             async with asyncio.TaskGroup() as tasks:
                 for spec in self._build(build):
                     tasks.create_task(self._run_task(spec), name=f"{self._scope.identity.plan_id}/{spec.name}")
+                self._scope.end_phase("start")
         except* PystachioError:
             assert self._failure is not None, "every failing task records its error"
+        finally:
+            self._scope.end_phase("run")
         if self._failure is not None:
             raise self._failure
         for channel in self._scope.channels:

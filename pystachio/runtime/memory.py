@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from types import TracebackType
@@ -12,8 +12,9 @@ from types import TracebackType
 from pystachio.errors import ResourceExhausted
 from pystachio.runtime.clock import Clock
 from pystachio.runtime.memory_pool import Account, MemoryPool, Request
-from pystachio.runtime.metrics import OperatorMetrics, WaitReason
+from pystachio.runtime.metrics import OperatorMetrics
 from pystachio.runtime.plan_entry import PlanEntry
+from pystachio.runtime.tracing import MemoryRecord, Tracing, WaitReason
 
 STALL_GRACE_SECONDS = 0.02
 """How long nothing may move before waiting counts as a deadlock: longer than any chain of coroutines that only hand
@@ -135,10 +136,17 @@ class OperatorMemory:
 class Memory:
     """The node's memory, tier by tier. A tier without a budget admits nothing."""
 
-    def __init__(self, budgets: Mapping[Tier, int], clock: Clock, working: Tier = Tier.HOST) -> None:
+    def __init__(
+        self,
+        budgets: Mapping[Tier, int],
+        clock: Clock,
+        working: Tier = Tier.HOST,
+        tracing: Tracing | None = None,
+    ) -> None:
         """Inside the running loop whose coroutines will wait. Operators compute in the tier `working`."""
         loop = asyncio.get_running_loop()
-        self._tiers = {tier: _TierMemory(tier, budgets.get(tier, 0), clock, loop) for tier in Tier}
+        record = tracing.memory if tracing is not None and tracing.enabled else None
+        self._tiers = {tier: _TierMemory(tier, budgets.get(tier, 0), clock, loop, record) for tier in Tier}
         self._working = working
 
     def operator(self, plan: PlanEntry, operator: str, metrics: OperatorMetrics) -> OperatorMemory:
@@ -172,9 +180,17 @@ class Memory:
 class _TierMemory:
     """The acting half: a pool behind a lock, futures for those who wait, and the watch for deadlocks."""
 
-    def __init__(self, tier: Tier, budget: int, clock: Clock, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(
+        self,
+        tier: Tier,
+        budget: int,
+        clock: Clock,
+        loop: asyncio.AbstractEventLoop,
+        record: Callable[[MemoryRecord], None] | None,
+    ) -> None:
         self.pool = MemoryPool(budget)
         self._tier = tier
+        self._record = record
         self._clock = clock
         self._loop = loop
         self._loop_thread = threading.get_ident()
@@ -192,9 +208,10 @@ class _TierMemory:
     ) -> None:
         if self.reserve_nowait(account, nbytes, transient, False, metrics):
             return
-        with metrics.waiting(WaitReason.MEMORY):
+        with metrics.waiting(WaitReason.MEMORY, self._tier, nbytes):
             await self._wait(account, nbytes, transient, net_delta)
         metrics.record_memory(account.held)
+        self._trace(account)
 
     def reserve_nowait(
         self, account: Account, nbytes: int, transient: bool, force: bool, metrics: OperatorMetrics
@@ -206,6 +223,7 @@ class _TierMemory:
             self.pool.take(account, nbytes, transient=transient)
         account.plan.progress += 1
         metrics.record_memory(account.held)
+        self._trace(account)
         return True
 
     def give_back(self, account: Account, nbytes: int, transient: bool) -> None:
@@ -213,6 +231,7 @@ class _TierMemory:
             self.pool.give_back(account, nbytes, transient=transient)
             somebody_waits = bool(self.pool.waiting)
         account.plan.progress += 1
+        self._trace(account)
         if somebody_waits:
             if threading.get_ident() == self._loop_thread:
                 self.grant()
@@ -221,9 +240,18 @@ class _TierMemory:
 
     def forget(self, plan: PlanEntry) -> int:
         with self._lock:
+            accounts = self.pool.accounts(plan)
             left = self.pool.forget(plan)
+        if left:
+            for account in accounts:
+                self._trace(account)
         self.grant()
         return left
+
+    def _trace(self, account: Account) -> None:
+        if self._record is not None:
+            now, held, used = self._clock.now(), account.held, self.pool.used
+            self._record(MemoryRecord(now, account.plan.plan_id, account.operator, self._tier, held, used))
 
     def grant(self) -> None:
         with self._lock:

@@ -7,17 +7,13 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
-from enum import StrEnum
-from typing import Final
+from types import TracebackType
+from typing import Final, NamedTuple
 
 from pystachio.runtime.clock import Clock
+from pystachio.runtime.tracing import JobRecord, Tracing, WaitReason, WaitRecord
 
-
-class WaitReason(StrEnum):
-    CHANNEL = "channel"
-    MEMORY = "memory"
-    IO = "io"
-    STREAM = "stream"
+_UNTRACED: Final = Tracing(enabled=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,16 +50,34 @@ class ReportedSeconds(threading.local):
     seconds: float = 0.0
 
 
+class StartedJob(NamedTuple):
+    """`reported` are the seconds that this thread had reported before the job."""
+
+    submitted: float
+    started: float
+    reported: float
+
+
 class OperatorMetrics:
-    """Counters of one operator; every method may be called from any thread.
+    """Counters of one operator, and its records in the trace; every method may be called from any thread.
 
     A stream adds a job's seconds to the operator that started it, less what was reported inside the job with
     `add_batch(seconds=...)`: a chain of streaming operators in one job reports each its own, the rest is the starter's.
     """
 
-    def __init__(self, name: str, clock: Clock, reported: ReportedSeconds | None = None) -> None:
+    def __init__(
+        self,
+        name: str,
+        clock: Clock,
+        reported: ReportedSeconds | None = None,
+        *,
+        plan_id: str = "",
+        tracing: Tracing = _UNTRACED,
+    ) -> None:
         self.name = name
         self.clock = clock
+        self.plan_id = plan_id
+        self.tracing = tracing
         self._reported = reported if reported is not None else ReportedSeconds()
         self._lock = threading.Lock()
         self._rows_in = 0
@@ -85,34 +99,53 @@ class OperatorMetrics:
             self._batches += batches
             self._bytes += nbytes
             self._busy_seconds += seconds
-        self._reported.seconds += seconds
+        if seconds:
+            self._reported.seconds += seconds
+            if self.tracing.enabled:
+                ended = self.clock.now()
+                thread = threading.current_thread().name
+                self.tracing.job(JobRecord(self.plan_id, self.name, thread, None, ended - seconds, ended))
 
     def count(self, what: str, amount: int) -> None:
         """Add to one of the operator's own counts (`OperatorSnapshot.counts`)."""
         with self._lock:
             self._counts[what] = self._counts.get(what, 0) + amount
 
-    def job_started(self) -> float:
-        """On the job's thread; returns what `job_ended` takes."""
-        return self.clock.now() - self._reported.seconds
+    def job_started(self, submitted: float) -> StartedJob:
+        """On the job's thread, which it had to wait for since `submitted`; returns what `job_ended` takes."""
+        now = self.clock.now()
+        self.add_wait(WaitReason.STREAM, now - submitted)
+        return StartedJob(submitted, now, self._reported.seconds)
 
-    def job_ended(self, started: float) -> None:
-        unreported = self.clock.now() - self._reported.seconds - started
+    def job_ended(self, job: StartedJob) -> None:
+        now = self.clock.now()
+        unreported = now - job.started - (self._reported.seconds - job.reported)
         with self._lock:
             self._busy_seconds += unreported
+        if self.tracing.enabled:
+            thread = threading.current_thread().name
+            self.tracing.job(JobRecord(self.plan_id, self.name, thread, job.submitted, job.started, now))
+
+    def device_ended(self, stream: str, launched: float) -> None:
+        """A device's stream has done what was put on it at `launched`."""
+        if self.tracing.enabled:
+            self.tracing.job(JobRecord(self.plan_id, self.name, stream, launched, launched, self.clock.now()))
 
     def add_wait(self, reason: WaitReason, seconds: float) -> None:
         with self._lock:
             self._wait_seconds[reason] += seconds
 
-    @contextmanager
-    def waiting(self, reason: WaitReason) -> Iterator[None]:
-        """Around an await: the time inside is a wait for `reason`."""
-        started = self.clock.now()
-        try:
-            yield
-        finally:
-            self.add_wait(reason, self.clock.now() - started)
+    def waiting(self, reason: WaitReason, what: str = "", nbytes: int = 0) -> Waiting:
+        """Around an await: the time inside is a wait for `nbytes` of, or in, `what`."""
+        return Waiting(self, reason, what, nbytes)
+
+    def waited(self, reason: WaitReason, what: str, nbytes: int, started: float) -> None:
+        """A wait for `reason` that began at `started` is over."""
+        ended = self.clock.now()
+        with self._lock:
+            self._wait_seconds[reason] += ended - started
+        if self.tracing.enabled:
+            self.tracing.wait(WaitRecord(self.plan_id, self.name, reason, what, nbytes, started, ended))
 
     def record_memory(self, held: int) -> None:
         """`held` bytes are reserved now."""
@@ -133,6 +166,27 @@ class OperatorMetrics:
                 peak_memory=self._peak_memory,
                 counts=dict(self._counts),
             )
+
+
+class Waiting:
+    """`with` around an await; a class, because a generator costs twice as much."""
+
+    __slots__ = ("_metrics", "_nbytes", "_reason", "_started", "_what")
+
+    def __init__(self, metrics: OperatorMetrics, reason: WaitReason, what: str, nbytes: int) -> None:
+        self._metrics = metrics
+        self._reason = reason
+        self._what = what
+        self._nbytes = nbytes
+        self._started = 0.0
+
+    def __enter__(self) -> None:
+        self._started = self._metrics.clock.now()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._metrics.waited(self._reason, self._what, self._nbytes, self._started)
 
 
 _JOB: Final[ContextVar[OperatorMetrics | None]] = ContextVar("job", default=None)
@@ -158,16 +212,18 @@ def count_in_job(what: str, amount: int) -> None:
 class PlanMetrics:
     """The operators' counters of one plan, by operator name, in the order of their first use."""
 
-    def __init__(self, plan_id: str, clock: Clock) -> None:
+    def __init__(self, plan_id: str, clock: Clock, tracing: Tracing = _UNTRACED) -> None:
         self.plan_id = plan_id
         self._clock = clock
+        self._tracing = tracing
         self._reported = ReportedSeconds()
         self._operators: dict[str, OperatorMetrics] = {}
 
     def operator(self, name: str) -> OperatorMetrics:
         found = self._operators.get(name)
         if found is None:
-            found = self._operators.setdefault(name, OperatorMetrics(name, self._clock, self._reported))
+            metrics = OperatorMetrics(name, self._clock, self._reported, plan_id=self.plan_id, tracing=self._tracing)
+            found = self._operators.setdefault(name, metrics)
         return found
 
     def snapshot(self) -> PlanSnapshot:

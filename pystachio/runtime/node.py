@@ -21,6 +21,7 @@ from pystachio.runtime.plan import CancelPlan, PlanActor, PlanEnded, PlanHandle,
 from pystachio.runtime.plan_entry import PlanEntry
 from pystachio.runtime.settings import ExecutionSettings
 from pystachio.runtime.streams import CpuStreams, StreamFactory
+from pystachio.runtime.tracing import Tracing
 from pystachio.runtime.transfers import PlanTransfers, TransferService
 from pystachio.runtime.worker_pool import WorkerPool, WorkerStatistics
 
@@ -97,6 +98,7 @@ class Node:
         self._budgets = dict(memory)
         self._device = device
         self._clock = clock if clock is not None else SystemClock()
+        self.tracing = Tracing(enabled=settings.tracing)
         self._plans: dict[str, _RunningPlan] = {}
         self._sequence = 0
         self._ended = 0
@@ -112,7 +114,7 @@ class Node:
             self._streams = self._open_streams()
             resources.push_async_callback(self._streams.close)
             working = Tier.DEVICE if self._device.type == "cuda" else Tier.HOST
-            self._memory = Memory(self._budgets, self._clock, working)
+            self._memory = Memory(self._budgets, self._clock, working, self.tracing)
             await self._transfers.start()
             resources.push_async_callback(self._transfers.stop)
             self._children = await resources.enter_async_context(Children(self._decide))
@@ -187,13 +189,15 @@ class Node:
     def _start(self, message: SubmitPlan) -> PlanHandle:
         self._sequence += 1
         entry = PlanEntry(message.plan_id, message.priority, self._sequence, self._memory.plan_became_idle)
+        client = self._transfers.client(message.plan_id, message.priority)
         scope = PlanScope(
             entry,
             settings=self._settings,
             clock=self._clock,
             memory=self._memory,
-            transfers=PlanTransfers(self._transfers.client(message.plan_id, message.priority), entry),
+            transfers=lambda operator: PlanTransfers(client, entry),
             stream=self._streams.open,
+            tracing=self.tracing,
         )
         ref = self._children.spawn(
             message.plan_id,

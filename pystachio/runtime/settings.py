@@ -8,6 +8,7 @@ from dataclasses import dataclass
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExecutionSettings:
     """`batch_rows` is a target, not a bound that operators may rely on. `workers` is the number of worker threads.
+    `tracing` keeps a record of what operators did lately (`runtime.tracing`).
 
     The switches exist to compare and to debug; answers never depend on them.
     """
@@ -17,3 +18,4 @@ class ExecutionSettings:
     dictionary_codes: bool = True
     direct_addressing: bool = True
     join_reordering: bool = True
+    tracing: bool = True

@@ -9,7 +9,7 @@ from typing import ParamSpec, Protocol, TypeVar
 
 import torch
 
-from pystachio.runtime.metrics import OperatorMetrics, WaitReason
+from pystachio.runtime.metrics import OperatorMetrics
 from pystachio.runtime.plan_entry import PlanEntry
 from pystachio.runtime.worker_pool import Job, WorkerPool
 
@@ -83,12 +83,11 @@ def measured(metrics: OperatorMetrics, call: Callable[[], R]) -> Callable[[], R]
     submitted = metrics.clock.now()
 
     def run() -> R:
-        metrics.add_wait(WaitReason.STREAM, metrics.clock.now() - submitted)
-        started = metrics.job_started()
+        job = metrics.job_started(submitted)
         try:
             return call()
         finally:
-            metrics.job_ended(started)
+            metrics.job_ended(job)
 
     return run
 

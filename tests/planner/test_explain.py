@@ -23,7 +23,8 @@ from pystachio.planner.explain import bytes_text, measured_text, render
 from pystachio.planner.logical import Aggregate, Filter, Join, Limit, LogicalPlan, Project, Query, Read, Sort
 from pystachio.planner.pushdown import prune_columns
 from pystachio.planner.sharing import unify
-from pystachio.runtime.metrics import OperatorSnapshot, WaitReason
+from pystachio.runtime.metrics import OperatorSnapshot
+from pystachio.runtime.tracing import WaitReason
 
 INTEGER = pa.int64()
 
@@ -107,7 +108,7 @@ def test_what_each_operator_did() -> None:
         batches=5,
         bytes=10 << 20,
         busy_seconds=0.0123,
-        wait_seconds={WaitReason.IO: 1.5, WaitReason.CHANNEL: 0.0001},
+        wait_seconds={WaitReason.IO: 1.5, WaitReason.INPUT: 0.0001},
         peak_memory=2048,
     )
     assert render(plan, {scan: measured}).splitlines() == [

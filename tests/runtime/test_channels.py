@@ -15,8 +15,9 @@ from hypothesis import strategies as st
 from pystachio.errors import InternalError
 from pystachio.runtime.channels import Channel, Receiver
 from pystachio.runtime.memory import Memory, Tier
-from pystachio.runtime.metrics import OperatorMetrics, WaitReason
+from pystachio.runtime.metrics import OperatorMetrics
 from pystachio.runtime.plan_entry import PlanEntry
+from pystachio.runtime.tracing import WaitReason
 from tests import virtual_time
 
 
@@ -226,8 +227,8 @@ def test_waits_are_counted_where_they_happen() -> None:
         await channel.send(Item(1))
         channel.close()
         await consuming
-        assert consumer.snapshot().wait_seconds[WaitReason.CHANNEL] == pytest.approx(2)
-        assert sender.snapshot().wait_seconds[WaitReason.CHANNEL] == pytest.approx(3)
+        assert consumer.snapshot().wait_seconds[WaitReason.INPUT] == pytest.approx(2)
+        assert sender.snapshot().wait_seconds[WaitReason.CONSUMER] == pytest.approx(3)
 
     virtual_time.run(main())
 

@@ -17,6 +17,7 @@ from pystachio.runtime.memory import Memory, Tier
 from pystachio.runtime.plan_entry import PlanEntry
 from pystachio.runtime.settings import ExecutionSettings
 from pystachio.runtime.slots import Slot
+from pystachio.runtime.tracing import Tracing
 from pystachio.runtime.transfers import PlanTransfers
 from tests import virtual_time
 
@@ -32,8 +33,9 @@ def make_scope() -> tuple[PlanScope, Memory]:
         settings=ExecutionSettings(),
         clock=virtual_time.clock(),
         memory=memory,
-        transfers=PlanTransfers(NO_CLIENT, entry),
+        transfers=lambda operator: PlanTransfers(NO_CLIENT, entry),
         stream=virtual_time.InlineStreams().open,
+        tracing=Tracing(),
     )
     return scope, memory
 

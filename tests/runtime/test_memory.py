@@ -16,8 +16,9 @@ from hypothesis import strategies as st
 from pystachio.config import Settings
 from pystachio.errors import ResourceExhausted
 from pystachio.runtime.memory import CLIENT_PATIENCE_SECONDS, Memory, OperatorMemory, Tier
-from pystachio.runtime.metrics import OperatorMetrics, WaitReason
+from pystachio.runtime.metrics import OperatorMetrics
 from pystachio.runtime.plan_entry import PlanEntry
+from pystachio.runtime.tracing import WaitReason
 from tests import virtual_time
 
 BUDGET = 800

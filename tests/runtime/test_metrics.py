@@ -6,7 +6,8 @@ import threading
 
 import pytest
 
-from pystachio.runtime.metrics import OperatorMetrics, PlanMetrics, WaitReason
+from pystachio.runtime.metrics import OperatorMetrics, PlanMetrics
+from pystachio.runtime.tracing import Tracing, WaitReason
 
 
 class ManualClock:
@@ -38,11 +39,12 @@ def test_a_jobs_seconds_are_split_between_those_who_report_and_the_starter() -> 
     clock = ManualClock()
     plan = PlanMetrics("p", clock)
     starter, stage = plan.operator("scan"), plan.operator("filter")
-    started = starter.job_started()
+    job = starter.job_started(submitted=-1)
     clock.seconds += 1
     stage.add_batch(seconds=0.75)
     clock.seconds += 1
-    starter.job_ended(started)
+    starter.job_ended(job)
+    assert starter.snapshot().wait_seconds[WaitReason.STREAM] == 1
     busy = {each.name: each.busy_seconds for each in plan.snapshot().operators}
     assert busy == {"scan": 1.25, "filter": 0.75}
     assert plan.snapshot().busy_seconds == 2
@@ -53,9 +55,9 @@ def test_waits_by_reason() -> None:
     metrics = OperatorMetrics("scan", clock)
     with metrics.waiting(WaitReason.IO):
         clock.seconds += 2
-    metrics.add_wait(WaitReason.CHANNEL, 0.5)
+    metrics.add_wait(WaitReason.INPUT, 0.5)
     waits = metrics.snapshot().wait_seconds
-    assert waits == {WaitReason.IO: 2, WaitReason.CHANNEL: 0.5, WaitReason.MEMORY: 0, WaitReason.STREAM: 0}
+    assert waits == dict.fromkeys(WaitReason, 0) | {WaitReason.IO: 2, WaitReason.INPUT: 0.5}
 
 
 def test_peak_memory_is_the_most_seen() -> None:
@@ -72,3 +74,33 @@ def test_an_operator_is_found_again_by_name_and_snapshots_stay() -> None:
     plan.operator("scan").add_batch(rows_out=1)
     assert before.operators[0].rows_out == 0
     assert plan.snapshot().operators[0].rows_out == 1
+
+
+def test_jobs_their_parts_and_waits_are_traced() -> None:
+    clock = ManualClock()
+    tracing = Tracing()
+    plan = PlanMetrics("p", clock, tracing)
+    scan, stage = plan.operator("scan"), plan.operator("filter")
+    with scan.waiting(WaitReason.MEMORY, "host", 7):
+        clock.seconds = 1
+    clock.seconds = 2
+    job = scan.job_started(submitted=1)
+    clock.seconds = 3
+    stage.add_batch(seconds=0.5)
+    clock.seconds = 4
+    scan.job_ended(job)
+    seen = tracing.snapshot()
+    thread = threading.current_thread().name
+    assert seen.jobs == (("p", "filter", thread, None, 2.5, 3), ("p", "scan", thread, 1, 2, 4))
+    assert seen.waits == (("p", "scan", WaitReason.MEMORY, "host", 7, 0, 1),)
+
+
+def test_without_tracing_only_the_counters_are_kept() -> None:
+    clock = ManualClock()
+    tracing = Tracing(enabled=False)
+    metrics = PlanMetrics("p", clock, tracing).operator("scan")
+    with metrics.waiting(WaitReason.IO):
+        clock.seconds = 1
+    metrics.job_ended(metrics.job_started(submitted=0))
+    assert metrics.snapshot().wait_seconds[WaitReason.IO] == 1
+    assert tracing.snapshot() == ((), (), (), (), 0)

@@ -13,9 +13,10 @@ import torch
 
 from pystachio.errors import InternalError
 from pystachio.runtime.clock import SystemClock
-from pystachio.runtime.metrics import OperatorMetrics, WaitReason
+from pystachio.runtime.metrics import OperatorMetrics
 from pystachio.runtime.plan_entry import PlanEntry
 from pystachio.runtime.streams import CpuStream
+from pystachio.runtime.tracing import WaitReason
 from pystachio.runtime.worker_pool import WorkerPool
 
 

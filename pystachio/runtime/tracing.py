@@ -1,0 +1,134 @@
+"""What every operator did and waited for lately, in rings of bounded size: the node's half of a trace.
+
+The I/O scheduler's half is `io_scheduler.history`. Times are seconds of the node's clock, which is the scheduler's too.
+Recording is one append, from any thread; nothing is looked up or sorted until somebody asks.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from enum import StrEnum
+from typing import NamedTuple, TypeVar
+
+T = TypeVar("T")
+
+CAPACITY = 1 << 16
+"""Records of each kind: several minutes of a busy plan, in about 15 MiB for each full ring."""
+
+
+class WaitReason(StrEnum):
+    """`input` waits for a batch, `consumer` for room in the channel to the next operator, `client` for the same in the
+    channel that the client reads, `io` for bytes, `stream` for a worker."""
+
+    INPUT = "input"
+    CONSUMER = "consumer"
+    CLIENT = "client"
+    MEMORY = "memory"
+    IO = "io"
+    STREAM = "stream"
+
+
+class JobRecord(NamedTuple):
+    """An operator's work on a thread or on a device's stream, both named by `thread`.
+
+    `submitted` is when the job was ready to run. It is None for a streaming operator's part of another's job: such
+    parts lie inside a job on the same thread.
+    """
+
+    plan_id: str
+    operator: str
+    thread: str
+    submitted: float | None
+    started: float
+    ended: float
+
+
+class WaitRecord(NamedTuple):
+    """A coroutine of an operator stood still. `what` names the channel or the tier, `nbytes` what did not fit."""
+
+    plan_id: str
+    operator: str
+    reason: WaitReason
+    what: str
+    nbytes: int
+    started: float
+    ended: float
+
+
+class MemoryRecord(NamedTuple):
+    """The operator holds `held` bytes of the tier from `at` on; all plans together hold `tier_used`."""
+
+    at: float
+    plan_id: str
+    operator: str
+    tier: str
+    held: int
+    tier_used: int
+
+
+class PhaseRecord(NamedTuple):
+    """A part of a plan's life. The phases of a plan follow each other and cover it."""
+
+    plan_id: str
+    name: str
+    priority: int
+    started: float
+    ended: float
+
+
+class TracingSnapshot(NamedTuple):
+    """`complete_from` is the earliest time from which nothing has been forgotten."""
+
+    jobs: tuple[JobRecord, ...]
+    waits: tuple[WaitRecord, ...]
+    memory: tuple[MemoryRecord, ...]
+    phases: tuple[PhaseRecord, ...]
+    complete_from: float
+
+
+class Tracing:
+    """The last `capacity` records of each kind, of all plans of a node.
+
+    `job`, `wait`, `memory` and `phase` take a record each. Making one costs more than keeping it: ask `enabled` first.
+    """
+
+    def __init__(self, *, capacity: int = CAPACITY, enabled: bool = True) -> None:
+        self.enabled = enabled
+        kept = capacity if enabled else 0
+        self._jobs: deque[JobRecord] = deque(maxlen=kept)
+        self._waits: deque[WaitRecord] = deque(maxlen=kept)
+        self._memory: deque[MemoryRecord] = deque(maxlen=kept)
+        self._phases: deque[PhaseRecord] = deque(maxlen=kept)
+        # The rings' own methods: nothing is called in between, and an append needs no lock.
+        self.job: Callable[[JobRecord], None] = self._jobs.append
+        self.wait: Callable[[WaitRecord], None] = self._waits.append
+        self.memory: Callable[[MemoryRecord], None] = self._memory.append
+        self.phase: Callable[[PhaseRecord], None] = self._phases.append
+
+    def snapshot(self, since: float = 0.0, until: float = float("inf")) -> TracingSnapshot:
+        """All that touched the span of time, of every plan; memory from before it too: levels last until they change."""
+        jobs, waits, memory, phases = (
+            _copied(self._jobs),
+            _copied(self._waits),
+            _copied(self._memory),
+            _copied(self._phases),
+        )
+        lost = [jobs[0].ended] if len(jobs) == self._jobs.maxlen and jobs else []
+        lost += [waits[0].ended] if len(waits) == self._waits.maxlen and waits else []
+        return TracingSnapshot(
+            jobs=tuple(job for job in jobs if job.ended >= since and (job.submitted or job.started) <= until),
+            waits=tuple(wait for wait in waits if wait.ended >= since and wait.started <= until),
+            memory=tuple(level for level in memory if level.at <= until),
+            phases=tuple(phase for phase in phases if phase.ended >= since and phase.started <= until),
+            complete_from=max(lost, default=0.0),
+        )
+
+
+def _copied(ring: deque[T]) -> tuple[T, ...]:
+    """Worker threads append meanwhile, which a deque reports to whoever iterates over it."""
+    while True:
+        try:
+            return tuple(ring)
+        except RuntimeError:
+            continue
