@@ -12,12 +12,12 @@ from typing import ClassVar
 class PystachioError(Exception):
     """Base of the tree.
 
-    `code` is stable across releases, `retryable` says whether the same request may succeed later,
-    `hint` says what the caller can do.
+    `code` is stable across releases, `retryable` says whether the same request may succeed later (the class's default;
+    who maps a foreign error may know better), `hint` says what the caller can do.
     """
 
     code: ClassVar[str] = "error"
-    retryable: ClassVar[bool] = False
+    retryable: bool = False
 
     def __init__(
         self,
@@ -89,12 +89,13 @@ class ResourceExhausted(PystachioError):
         message: str,
         *,
         setting: str,
-        value: int | None = None,
-        needed: int | None = None,
+        value: float | None = None,
+        needed: float | None = None,
         hint: str | None = None,
+        plan_id: str | None = None,
         operator: str | None = None,
     ) -> None:
-        super().__init__(message, hint=hint, operator=operator)
+        super().__init__(message, hint=hint, plan_id=plan_id, operator=operator)
         self.setting = setting
         self.value = value
         self.needed = needed

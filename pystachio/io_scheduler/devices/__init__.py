@@ -7,16 +7,17 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Literal, Protocol, TypeAlias
 
 from pystachio.errors import PystachioError, Unsupported
-from pystachio.io_scheduler.request import Link, LinkLimits, PathTaken
+from pystachio.io_scheduler.request import Direction, Link, LinkLimits, PathTaken
 
 if TYPE_CHECKING:
     import torch
 
-Destination: TypeAlias = "memoryview | torch.Tensor"
-"""Where bytes land: writable host memory, or a contiguous uint8 tensor in device memory."""
+Buffer: TypeAlias = "memoryview | torch.Tensor"
+"""Where bytes land or come from: host memory, or a contiguous uint8 tensor in device memory."""
 
 
 class DeviceFile(Protocol):
@@ -31,16 +32,16 @@ class DeviceFile(Protocol):
 
 
 @dataclass(slots=True, eq=False)
-class ChunkRead:
-    """One chunk for a device to read: the bytes of `file` from `offset` that fill `destination`.
+class ChunkRequest:
+    """One chunk for a device to move between `buffer` and the bytes of `file` from `offset`; the link says which way.
 
-    The file may end early, but not before `required` bytes have been read. `abandoned` is set when nobody wants the
-    bytes any more: a device that has not begun may end the chunk at once.
+    A file that is read may end early, but not before `required` bytes; a write moves all of `buffer`. `abandoned` is
+    set when nobody wants the chunk any more: a device that has not begun may end it at once.
     """
 
     file: DeviceFile
     offset: int
-    destination: Destination
+    buffer: Buffer
     required: int
     abandoned: bool = False
 
@@ -62,11 +63,11 @@ class Device(Protocol):
 
     def open(self, path: str) -> DeviceFile: ...
 
-    def start(self, read: ChunkRead, ended: Callable[[ChunkEnd], None]) -> None:
-        """Begin to read; `ended` is called exactly once, on any thread, when the destination is touched no more."""
+    def start(self, request: ChunkRequest, ended: Callable[[ChunkEnd], None]) -> None:
+        """Begin to move; `ended` is called exactly once, on any thread, when the buffer is touched no more."""
         ...
 
-    def abandon(self, read: ChunkRead) -> None:
+    def abandon(self, request: ChunkRequest) -> None:
         """Nobody wants the chunk any more: end it as soon as possible; `ended` is still called."""
         ...
 
@@ -80,21 +81,33 @@ OpenDevice = Callable[[Link], Device]
 
 
 def choose(name: DeviceName = "auto", *, direct: bool = False) -> OpenDevice:
-    """The device for each link.
+    """The device for each link to a disk.
 
-    `auto` is `nvme` where kvikio works: it needs a CUDA driver. `direct` bypasses the page cache, on `posix` only.
+    `auto` is `nvme` where kvikio works: it needs a CUDA driver. `direct` reads around the page cache, on `posix` only.
+    `posix` always writes around it where it can: what waits in the page cache takes memory that no budget knows, and
+    can fail long after it was said to be written.
     """
-    from pystachio.io_scheduler.devices.nvme import NvmeDevice
-    from pystachio.io_scheduler.devices.posix import PosixDevice
+    from pystachio.io_scheduler.devices import nvme, posix
+    from pystachio.io_scheduler.devices.deferred import DeferredDevice
 
-    def nvme_or_posix(link: Link) -> Device:
+    def open_nvme(link: Link) -> Device:
+        return nvme.NvmeDevice(name=link.name, direction=link.direction)
+
+    def open_posix(link: Link) -> Device:
+        around = direct or link.direction is Direction.WRITE
+        return posix.PosixDevice(name=link.name, direction=link.direction, direct=around)
+
+    def open_nvme_or_posix(link: Link) -> Device:
         try:
-            return NvmeDevice(name=link.name)
+            return open_nvme(link)
         except Unsupported:
-            return PosixDevice(name=link.name)
+            return open_posix(link)
 
-    if name == "nvme":
-        return lambda link: NvmeDevice(name=link.name)
-    if name == "auto" and not direct:
-        return nvme_or_posix
-    return lambda link: PosixDevice(name=link.name, direct=direct)
+    def open_later(link: Link) -> Device:
+        limits = LinkLimits(chunk_bytes=posix.CHUNK_BYTES, window_bytes=posix.WINDOW_BYTES)
+        open_device = open_nvme if name == "nvme" else open_nvme_or_posix
+        return DeferredDevice(partial(open_device, link), limits=limits)
+
+    if name == "posix" or (name == "auto" and (direct or not nvme.driver_is_loadable())):
+        return open_posix
+    return open_later

@@ -1,4 +1,4 @@
-"""Files through preadv in a few threads: buffered, or past the page cache with O_DIRECT."""
+"""Files through preadv and pwritev in a few threads: by way of the page cache, or around it with O_DIRECT."""
 
 from __future__ import annotations
 
@@ -6,34 +6,59 @@ import errno
 import os
 import threading
 from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
 from queue import SimpleQueue
 
 from pystachio.errors import Cancelled, DataError, InternalError
-from pystachio.io_scheduler.devices import ChunkEnd, ChunkRead
-from pystachio.io_scheduler.os_errors import from_os_error
-from pystachio.io_scheduler.request import LinkLimits, PathTaken
+from pystachio.io_scheduler.devices import ChunkEnd, ChunkRequest
+from pystachio.io_scheduler.os_errors import Work, from_os_error
+from pystachio.io_scheduler.request import Direction, LinkLimits, PathTaken
 
 DIRECT_ALIGNMENT = 4096
 CHUNK_BYTES = 2 << 20
 WINDOW_BYTES = 16 << 20
 THREADS = 4
 
-_OPEN_FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK
-"""Not to block matters for a named pipe only: its open would wait for a writer, and its read is refused."""
+PRIVATE = 0o600
+"""The mode of files that are created: what is spilled is as secret as what was read."""
+
+OPEN_FLAGS = {
+    Direction.READ: os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK,
+    Direction.WRITE: os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NONBLOCK,
+}
+"""Not to block matters for a named pipe only: its open would wait for the other end, and moving its bytes is refused.
+
+A file that is written is not emptied: it is opened anew whenever transfers come after a pause.
+"""
+
+WORK: dict[Direction, Work] = {Direction.READ: "read", Direction.WRITE: "written"}
 
 
 class PosixFile:
-    """Opened once, by the first thread that needs it; `direct` is what was achieved, not what was asked for."""
+    """Opened once, by the first thread that needs it; `direct` is what was achieved, not what was asked for.
 
-    def __init__(self, path: str, *, direct: bool) -> None:
+    `close_descriptor` may close later, on a thread: a close can wait for a file server, or free a large removed file.
+    """
+
+    def __init__(
+        self,
+        path: str,
+        *,
+        direct: bool,
+        direction: Direction = Direction.READ,
+        close_descriptor: Callable[[int], object] = os.close,
+    ) -> None:
         self.path = path
+        self.direction = direction
         self._direct = direct
+        self._close_descriptor = close_descriptor
         self._lock = threading.Lock()
         self._buffered_descriptor: int | None = None
         self._direct_descriptor: int | None = None
 
     def descriptor(self, *, direct: bool) -> tuple[int, PathTaken]:
-        """A descriptor and the path that reads through it take: direct when the file can be. Raises OSError."""
+        """A descriptor and the path that bytes take through it: direct when the file can be. Raises OSError."""
         with self._lock:
             if self._direct and direct:
                 if self._direct_descriptor is None:
@@ -41,19 +66,19 @@ class PosixFile:
                 if self._direct_descriptor is not None:
                     return self._direct_descriptor, PathTaken.DIRECT
             if self._buffered_descriptor is None:
-                self._buffered_descriptor = os.open(self.path, _OPEN_FLAGS)
+                self._buffered_descriptor = os.open(self.path, OPEN_FLAGS[self.direction], PRIVATE)
             return self._buffered_descriptor, PathTaken.BUFFERED
 
     def close(self) -> None:
         with self._lock:
             for descriptor in (self._buffered_descriptor, self._direct_descriptor):
                 if descriptor is not None:
-                    os.close(descriptor)
+                    self._close_descriptor(descriptor)
             self._buffered_descriptor = self._direct_descriptor = None
 
     def _open_direct(self) -> int | None:
         try:
-            return os.open(self.path, _OPEN_FLAGS | os.O_DIRECT)
+            return os.open(self.path, OPEN_FLAGS[self.direction] | os.O_DIRECT, PRIVATE)
         except OSError as error:
             if error.errno not in (errno.EINVAL, errno.EOPNOTSUPP):
                 raise
@@ -62,12 +87,17 @@ class PosixFile:
 
 
 class PosixDevice:
-    """Starts at most `threads` threads, each when there is work for it."""
+    """Moves chunks in one direction; starts at most `threads` threads, each when there is work for it.
+
+    A write has ended when the system has taken its bytes. With `direct` they are with the disk by then, and its errors
+    are known; otherwise a later failure to write the page cache back is not heard of.
+    """
 
     def __init__(
         self,
         *,
         name: str = "disk",
+        direction: Direction = Direction.READ,
         threads: int = THREADS,
         direct: bool = False,
         chunk_bytes: int = CHUNK_BYTES,
@@ -76,66 +106,86 @@ class PosixDevice:
         self.limits = LinkLimits(
             chunk_bytes=chunk_bytes, window_bytes=window_bytes, alignment=DIRECT_ALIGNMENT if direct else 1
         )
+        self.direction = direction
         self._name = name
         self._direct = direct
         self._most_threads = threads
         self._threads: list[threading.Thread] = []
-        self._work: SimpleQueue[tuple[ChunkRead, Callable[[ChunkEnd], None]] | None] = SimpleQueue()
+        self._jobs: SimpleQueue[_Job | None] = SimpleQueue()
 
     def open(self, path: str) -> PosixFile:
-        return PosixFile(path, direct=self._direct)
+        return PosixFile(path, direct=self._direct, direction=self.direction, close_descriptor=self._close_later)
 
-    def start(self, read: ChunkRead, ended: Callable[[ChunkEnd], None]) -> None:
-        self._work.put((read, ended))
-        if len(self._threads) < self._most_threads and self._work.qsize() > 0:
-            name = f"posix-{self._name}-{len(self._threads)}"
-            thread = threading.Thread(target=self._serve, name=name, daemon=True)
+    def start(self, request: ChunkRequest, ended: Callable[[ChunkEnd], None]) -> None:
+        self._jobs.put(partial(_serve, request, ended))
+        if len(self._threads) < self._most_threads and self._jobs.qsize() > 0:
+            name = f"posix-{self._name}-{self.direction}-{len(self._threads)}"
+            thread = threading.Thread(target=self._run_jobs, name=name, daemon=True)
             self._threads.append(thread)
             thread.start()
 
-    def abandon(self, read: ChunkRead) -> None:
-        read.abandoned = True
+    def abandon(self, request: ChunkRequest) -> None:
+        request.abandoned = True
 
     def close(self) -> None:
         for _ in self._threads:
-            self._work.put(None)
+            self._jobs.put(None)
         for thread in self._threads:
             thread.join()
         self._threads.clear()
 
-    def _serve(self) -> None:
-        while self._serve_one():
+    def _close_later(self, descriptor: int) -> None:
+        self._jobs.put(partial(_close, descriptor))
+
+    def _run_jobs(self) -> None:
+        while self._run_one_job():
             pass
 
-    def _serve_one(self) -> bool:
-        # A function of its own, so that an idle thread keeps no destination alive.
-        work = self._work.get()
-        if work is None:
+    def _run_one_job(self) -> bool:
+        # A function of its own, so that an idle thread keeps no buffer alive.
+        job = self._jobs.get()
+        if job is None:
             return False
-        read, ended = work
-        end = read_chunk(read)
-        # Whoever hears of the end may count the destination as his alone.
-        del work, read
-        ended(end)
+        tell = job()
+        # Whoever hears of the end may count the buffer as his alone.
+        del job
+        if tell is not None:
+            tell()
         return True
 
 
-def read_chunk(read: ChunkRead) -> ChunkEnd:
-    """Read into host memory on the calling thread; every failure is in the returned record."""
-    if read.abandoned:
-        return ChunkEnd(0, PathTaken.BUFFERED, Cancelled("the read was given up before it began"))
-    file, destination = read.file, read.destination
-    if not isinstance(file, PosixFile) or not isinstance(destination, memoryview):
-        return ChunkEnd(0, PathTaken.BUFFERED, InternalError("the posix device reads its own files into host memory"))
+_Job = Callable[[], "Callable[[], None] | None"]
+"""What is returned is called when the job's references are gone."""
+
+
+def _serve(request: ChunkRequest, ended: Callable[[ChunkEnd], None]) -> Callable[[], None]:
+    return partial(ended, move_chunk(request))
+
+
+def _close(descriptor: int) -> None:
+    with suppress(OSError):  # The descriptor is free all the same.
+        os.close(descriptor)
+
+
+def move_chunk(request: ChunkRequest) -> ChunkEnd:
+    """Move between the file and host memory on the calling thread; every failure is in the returned record."""
+    file, buffer = request.file, request.buffer
+    if request.abandoned:
+        return ChunkEnd(0, PathTaken.BUFFERED, Cancelled("the chunk was given up before it began"))
+    if not isinstance(file, PosixFile) or not isinstance(buffer, memoryview):
+        return ChunkEnd(0, PathTaken.BUFFERED, InternalError("the posix device serves its own files and host memory"))
+    writes = file.direction is Direction.WRITE
+    move = os.pwritev if writes else os.preadv
+    wanted = len(buffer) if writes else request.required
     done, path, direct = 0, PathTaken.BUFFERED, True
     try:
-        while done < read.required:
-            direct = direct and _is_aligned(read.offset + done, len(destination) - done)
+        while done < wanted:
+            direct = direct and _is_aligned(request.offset + done, len(buffer) - done)
             descriptor, path = file.descriptor(direct=direct)
             try:
-                count = os.preadv(descriptor, [destination[done:]], read.offset + done)
+                count = move(descriptor, [buffer[done:]], request.offset + done)
             except OSError as error:
-                # Some file systems take the flag and refuse the reads, some memory is not aligned enough for a disk.
+                # Some file systems take the flag and refuse the transfer; some memory is not aligned enough for a disk.
                 if path is not PathTaken.DIRECT or error.errno != errno.EINVAL:
                     raise
                 direct = False
@@ -144,9 +194,9 @@ def read_chunk(read: ChunkRead) -> ChunkEnd:
                 break
             done += count
     except OSError as error:
-        return ChunkEnd(done, path, from_os_error(error, file.path))
-    if done < read.required:
-        return ChunkEnd(done, path, _short(read, done))
+        return ChunkEnd(done, path, from_os_error(error, file.path, WORK[file.direction]))
+    if done < wanted:
+        return ChunkEnd(done, path, stopped_short(file.path, request.offset + done, file.direction))
     return ChunkEnd(done, path)
 
 
@@ -154,6 +204,8 @@ def _is_aligned(offset: int, length: int) -> bool:
     return offset % DIRECT_ALIGNMENT == 0 and length % DIRECT_ALIGNMENT == 0
 
 
-def _short(read: ChunkRead, done: int) -> DataError:
-    end = read.offset + done
-    return DataError(f"the file ends before the bytes that it should hold, at byte {end:,}: {read.file.path}")
+def stopped_short(path: str, at: int, direction: Direction) -> DataError:
+    """The error of a file that gave or took no more bytes from offset `at` on."""
+    if direction is Direction.WRITE:
+        return DataError(f"the file took no more bytes, at byte {at:,}: {path}")
+    return DataError(f"the file ends before the bytes that it should hold, at byte {at:,}: {path}")

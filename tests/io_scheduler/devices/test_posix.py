@@ -11,8 +11,8 @@ import pytest
 
 from pystachio.errors import Cancelled, DataError, InvalidRequest, NotFound, PystachioError, Unauthorized
 from pystachio.io_scheduler.buffers import BufferPool
-from pystachio.io_scheduler.devices import ChunkEnd, ChunkRead
-from pystachio.io_scheduler.devices.posix import PosixDevice, PosixFile, read_chunk
+from pystachio.io_scheduler.devices import ChunkEnd, ChunkRequest
+from pystachio.io_scheduler.devices.posix import PosixDevice, PosixFile, move_chunk
 from pystachio.io_scheduler.request import PathTaken
 
 CONTENT = os.urandom(100_000)
@@ -25,27 +25,27 @@ def path(tmp_path: Path) -> str:
     return str(file)
 
 
-def chunk(path: str, offset: int, length: int, *, direct: bool = False, required: int | None = None) -> ChunkRead:
-    destination = BufferPool().acquire(length)
-    return ChunkRead(PosixFile(path, direct=direct), offset, destination, length if required is None else required)
+def chunk(path: str, offset: int, length: int, *, direct: bool = False, required: int | None = None) -> ChunkRequest:
+    buffer = BufferPool().acquire(length)
+    return ChunkRequest(PosixFile(path, direct=direct), offset, buffer, length if required is None else required)
 
 
-def ended(read: ChunkRead) -> ChunkEnd:
-    end = read_chunk(read)
-    read.file.close()
+def ended(request: ChunkRequest) -> ChunkEnd:
+    end = move_chunk(request)
+    request.file.close()
     return end
 
 
 def test_a_chunk_is_read_buffered(path: str) -> None:
-    read = chunk(path, 1234, 5000)
-    assert ended(read) == ChunkEnd(5000, PathTaken.BUFFERED)
-    assert bytes(read.destination) == CONTENT[1234:6234]  # type: ignore[arg-type]
+    request = chunk(path, 1234, 5000)
+    assert ended(request) == ChunkEnd(5000, PathTaken.BUFFERED)
+    assert bytes(request.buffer) == CONTENT[1234:6234]  # type: ignore[arg-type]
 
 
 def test_aligned_reads_pass_the_page_cache_when_asked_to(path: str) -> None:
-    read = chunk(path, 4096, 8192, direct=True)
-    assert ended(read) == ChunkEnd(8192, PathTaken.DIRECT)
-    assert bytes(read.destination) == CONTENT[4096:12288]  # type: ignore[arg-type]
+    request = chunk(path, 4096, 8192, direct=True)
+    assert ended(request) == ChunkEnd(8192, PathTaken.DIRECT)
+    assert bytes(request.buffer) == CONTENT[4096:12288]  # type: ignore[arg-type]
 
 
 def test_unaligned_reads_take_the_page_cache_and_say_so(path: str) -> None:
@@ -53,9 +53,9 @@ def test_unaligned_reads_take_the_page_cache_and_say_so(path: str) -> None:
 
 
 def test_rounding_may_lie_behind_the_end_of_the_file(path: str) -> None:
-    read = chunk(path, 98304, 4096, direct=True, required=1696)
-    assert ended(read) == ChunkEnd(1696, PathTaken.DIRECT)
-    assert bytes(read.destination)[:1696] == CONTENT[98304:]  # type: ignore[arg-type]
+    request = chunk(path, 98304, 4096, direct=True, required=1696)
+    assert ended(request) == ChunkEnd(1696, PathTaken.DIRECT)
+    assert bytes(request.buffer)[:1696] == CONTENT[98304:]  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("refused", ["open", "read"])
@@ -65,10 +65,10 @@ def test_a_file_system_without_direct_reads_is_read_buffered(
     direct: set[int] = set()
     real_open, real_preadv = os.open, os.preadv
 
-    def refusing_open(name: str, flags: int) -> int:
+    def refusing_open(name: str, flags: int, mode: int) -> int:
         if flags & os.O_DIRECT and refused == "open":
             raise OSError(errno.EINVAL, "Invalid argument")
-        descriptor = real_open(name, flags)
+        descriptor = real_open(name, flags, mode)
         if flags & os.O_DIRECT:
             direct.add(descriptor)
         return descriptor
@@ -80,9 +80,9 @@ def test_a_file_system_without_direct_reads_is_read_buffered(
 
     monkeypatch.setattr(os, "open", refusing_open)
     monkeypatch.setattr(os, "preadv", refusing_preadv)
-    read = chunk(path, 0, 8192, direct=True)
-    assert ended(read) == ChunkEnd(8192, PathTaken.BUFFERED)
-    assert bytes(read.destination) == CONTENT[:8192]  # type: ignore[arg-type]
+    request = chunk(path, 0, 8192, direct=True)
+    assert ended(request) == ChunkEnd(8192, PathTaken.BUFFERED)
+    assert bytes(request.buffer) == CONTENT[:8192]  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("direct", [False, True])
@@ -93,9 +93,9 @@ def test_short_reads_are_continued(path: str, direct: bool, monkeypatch: pytest.
         return real_preadv(descriptor, [buffers[0][:4096]], offset)
 
     monkeypatch.setattr(os, "preadv", hesitant_preadv)
-    read = chunk(path, 4096, 40960, direct=direct)
-    assert ended(read).transferred == 40960
-    assert bytes(read.destination) == CONTENT[4096:45056]  # type: ignore[arg-type]
+    request = chunk(path, 4096, 40960, direct=direct)
+    assert ended(request).transferred == 40960
+    assert bytes(request.buffer) == CONTENT[4096:45056]  # type: ignore[arg-type]
 
 
 def test_an_error_in_the_middle_counts_what_was_read(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -107,8 +107,8 @@ def test_an_error_in_the_middle_counts_what_was_read(path: str, monkeypatch: pyt
         return real_preadv(descriptor, [buffers[0][:4096]], offset)
 
     monkeypatch.setattr(os, "preadv", failing_preadv)
-    read = chunk(path, 0, 8192)
-    end = ended(read)
+    request = chunk(path, 0, 8192)
+    end = ended(request)
     assert end.transferred == 4096
     assert isinstance(end.error, DataError)
     # The error may be kept: no frame of its cause may keep the destination.
@@ -145,7 +145,7 @@ def test_what_cannot_be_read(tmp_path: Path, make: Callable[[Path], Path], kind:
 
 
 def test_a_file_without_permission(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    def forbidding_open(name: str, flags: int) -> int:
+    def forbidding_open(name: str, flags: int, mode: int) -> int:
         raise PermissionError(errno.EACCES, "Permission denied")
 
     monkeypatch.setattr(os, "open", forbidding_open)
@@ -153,9 +153,9 @@ def test_a_file_without_permission(path: str, monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_an_abandoned_chunk_is_not_read(path: str) -> None:
-    read = chunk(path, 0, 100)
-    read.abandoned = True
-    end = ended(read)
+    request = chunk(path, 0, 100)
+    request.abandoned = True
+    end = ended(request)
     assert (end.transferred, type(end.error)) == (0, Cancelled)
 
 
@@ -173,13 +173,13 @@ def test_chunks_are_read_side_by_side_by_few_threads(path: str) -> None:
     before = threading.active_count()
     device = PosixDevice(threads=3)
     ends: SimpleQueue[ChunkEnd] = SimpleQueue()
-    reads = [chunk(path, 1000 * i, 1000) for i in range(50)]
-    for read in reads:
-        device.start(read, ends.put)
-    assert [ends.get(timeout=10) for _ in reads] == [ChunkEnd(1000, PathTaken.BUFFERED)] * 50
+    requests = [chunk(path, 1000 * i, 1000) for i in range(50)]
+    for request in requests:
+        device.start(request, ends.put)
+    assert [ends.get(timeout=10) for _ in requests] == [ChunkEnd(1000, PathTaken.BUFFERED)] * 50
     assert threading.active_count() <= before + 3
     device.close()
     assert threading.active_count() == before
-    assert b"".join(bytes(read.destination) for read in reads) == CONTENT[:50_000]  # type: ignore[arg-type]
-    for read in reads:
-        read.file.close()
+    assert b"".join(bytes(request.buffer) for request in requests) == CONTENT[:50_000]  # type: ignore[arg-type]
+    for request in requests:
+        request.file.close()
