@@ -9,11 +9,11 @@ from types import TracebackType
 from typing import Protocol
 
 from pystachio.errors import InternalError
-from pystachio.io_scheduler.buffers import BufferPool
 from pystachio.io_scheduler.coalescing import coalesce
-from pystachio.io_scheduler.devices import Destination
-from pystachio.io_scheduler.request import Extent, Link
-from pystachio.io_scheduler.submission import FileRead, Submission
+from pystachio.io_scheduler.devices import Buffer
+from pystachio.io_scheduler.history import History
+from pystachio.io_scheduler.request import Direction, Extent, Link
+from pystachio.io_scheduler.submission import Request, Submission
 
 _EMPTY = memoryview(bytearray())
 
@@ -57,83 +57,119 @@ class TransferService(Protocol):
     """What a client needs of `service.IoSchedulerService`, which says more."""
 
     @property
-    def buffers(self) -> BufferPool: ...
+    def history(self) -> History: ...
 
-    async def locate(self, path: str) -> Link: ...
+    def now(self) -> float: ...
+
+    def known_link(self, path: str) -> Link | None: ...
+
+    async def locate(self, path: str, direction: Direction = Direction.READ) -> Link: ...
 
     def alignment(self, link: Link) -> int: ...
 
     def submit(
-        self, plan_id: str, path: str, link: Link, reads: Sequence[FileRead], criticality: int = 0
+        self,
+        plan_id: str,
+        path: str,
+        link: Link,
+        requests: Sequence[Request],
+        criticality: int = 0,
+        operator: str = "",
     ) -> Submission: ...
 
     def abandon(self, submission: Submission) -> None: ...
 
 
 class TransferClient:
-    """One plan's reads; made by `IoSchedulerService.client` and used on the service's loop.
+    """One plan's transfers, or those of one operator of it; made by `IoSchedulerService.client`, used on its loop.
 
     Every method raises the typed error of the file (NotFound, Unauthorized, DataError when it ends early), or Cancelled
-    once the plan was cancelled. A task that is cancelled while it waits ends when no device writes for it any more.
+    once the plan was cancelled. A task that is cancelled while it waits ends when no device works for it any more.
     """
 
-    def __init__(self, service: TransferService, plan_id: str) -> None:
+    def __init__(self, service: TransferService, plan_id: str, operator: str = "") -> None:
         self._service = service
         self.plan_id = plan_id
+        self.operator = operator
+
+    def of_operator(self, operator: str) -> TransferClient:
+        """The same plan's client, whose transfers are recorded as the operator's."""
+        return TransferClient(self._service, self.plan_id, operator)
 
     async def read(self, path: str, extents: Sequence[Extent], *, criticality: int = 0) -> list[HostBuffer]:
         """One buffer per extent, in order. Neighbouring extents are read together and share their memory.
 
-        Of the plan's reads, those with higher `criticality` go first.
+        Of the plan's transfers, those with higher `criticality` go first. The memory is taken when the bytes are about
+        to move.
         """
-        link = await self._service.locate(path)
-        runs = coalesce(extents, alignment=self._service.alignment(link))
-        blocks = [self._service.buffers.acquire(run.extent.length) for run in runs]
-        reads = [
-            FileRead(run.extent, block, required=run.required, useful=run.useful)
-            for run, block in zip(runs, blocks, strict=True)
-        ]
-        try:
-            await self._finish(self._service.submit(self.plan_id, path, link, reads, criticality))
-        except BaseException:
-            # The error may be kept for long, and its traceback keeps this frame.
-            blocks.clear()
-            reads.clear()
-            raise
-        buffers = [_EMPTY] * len(extents)
-        for run, block in zip(runs, blocks, strict=True):
+        service = self._service
+        link = service.known_link(path) or await service.locate(path)
+        runs = coalesce(extents, alignment=service.alignment(link))
+        requests = [Request(run.extent, None, run.required, run.useful) for run in runs]
+        submission = service.submit(self.plan_id, path, link, requests, criticality, self.operator)
+        await self._finish(submission)
+        views = [_EMPTY] * len(extents)
+        for index, run in enumerate(runs):
+            block = submission.buffers[index]
             for position in run.members:
                 start = extents[position].offset - run.extent.offset
-                buffers[position] = block[start : start + extents[position].length]
-        return [HostBuffer(buffer) for buffer in buffers]
+                views[position] = block[start : start + extents[position].length]
+        return [HostBuffer(view) for view in views]
 
-    async def read_into(self, path: str, offset: int, destination: Destination, *, criticality: int = 0) -> None:
+    async def read_into(self, path: str, offset: int, destination: Buffer, *, criticality: int = 0) -> None:
         """Fill `destination` with the file's bytes from `offset`.
 
         `destination` is contiguous: a writable memoryview, a CPU tensor, or a CUDA tensor where kvikio serves the link.
         """
         view = _as_bytes(destination)
-        link = await self._service.locate(path)
-        length = len(view)
-        read = FileRead(Extent(offset, length), view, required=length, useful=length)
-        await self._finish(self._service.submit(self.plan_id, path, link, [read], criticality))
+        link = self._service.known_link(path) or await self._service.locate(path)
+        await self._move(path, link, Request(Extent(offset, len(view)), view, len(view), len(view)), criticality)
+
+    async def write(self, path: str, offset: int, source: Buffer, *, criticality: int = 0, spill: bool = False) -> None:
+        """Put `source` into the file from `offset`; the file is made, readable by its owner only, if it is not there.
+
+        Returns when the bytes are in the file, not when they are durable. `spill` says that this frees memory: such
+        writes have a lane of their own. Raises ResourceExhausted when the disk is full.
+        """
+        view = _as_bytes(source)
+        link = await self._service.locate(path, Direction.WRITE)
+        request = Request(Extent(offset, len(view)), view, len(view), len(view), write_back=spill)
+        await self._move(path, link, request, criticality)
+
+    async def _move(self, path: str, link: Link, request: Request, criticality: int) -> None:
+        submission = self._service.submit(self.plan_id, path, link, [request], criticality, self.operator)
+        await self._finish(submission)
 
     async def _finish(self, submission: Submission) -> None:
-        ended = submission.ended
         try:
-            await asyncio.wait((ended,))
+            # Cancelling the task cancels this future, and nothing else.
+            await submission.ended
         except asyncio.CancelledError:
-            self._service.abandon(submission)
-            while not ended.done():
-                with suppress(asyncio.CancelledError):
-                    await asyncio.wait((ended,))
-            # Whoever asked has left; the outcome counts as seen.
-            ended.exception()
+            if not submission.ended.cancelled():
+                # Both at once: the outcome counts as seen.
+                submission.ended.exception()
+                raise
+            await self._await_devices(submission)
             raise
-        ended.result()
+        if self._service.history.enabled:
+            now = self._service.now()
+            for transfer_id in submission.transfer_ids:
+                self._service.history.consumed(transfer_id, now)
+
+    async def _await_devices(self, submission: Submission) -> None:
+        """Nobody wants the bytes any more, but the buffers are in use until the devices have let go of them."""
+        if submission.remaining == 0:
+            return
+        ended = submission.ended = asyncio.get_running_loop().create_future()
+        self._service.abandon(submission)
+        while not ended.done():
+            with suppress(asyncio.CancelledError):
+                await asyncio.wait((ended,))
+        # Whoever asked has left; the outcome counts as seen.
+        ended.exception()
 
 
-def _as_bytes(destination: Destination) -> Destination:
+def _as_bytes(destination: Buffer) -> Buffer:
     """`destination` as one dimension of bytes; host tensors as memoryviews."""
     if isinstance(destination, memoryview):
         return destination.cast("B") if destination.format != "B" or destination.ndim != 1 else destination

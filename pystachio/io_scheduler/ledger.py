@@ -54,7 +54,7 @@ class Account:
     paths: dict[PathTaken, int] = field(default_factory=dict)
 
     def record_chunk(
-        self, *, transferred: int, path: PathTaken, failed: bool, queue_seconds: float, service_seconds: float
+        self, transferred: int, path: PathTaken, failed: bool, queue_seconds: float, service_seconds: float
     ) -> None:
         self.transferred_bytes += transferred
         self.requests += 1

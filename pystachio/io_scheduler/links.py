@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+import os
+from collections.abc import Awaitable, Callable, Container
 from dataclasses import dataclass
 
 from pystachio.io_scheduler.devices import Device, DeviceFile, OpenDevice
 from pystachio.io_scheduler.devices.disks import disk_link
-from pystachio.io_scheduler.request import Link
+from pystachio.io_scheduler.request import Direction, Link
 
 Locate = Callable[[str], Awaitable[Link]]
+"""The read link of a file or folder."""
 
 LOCATED_FILES = 65_536
 
@@ -29,15 +31,25 @@ class Links:
         self._located: dict[str, Link] = {}
         self._devices: dict[Link, Device] = {}
 
-    async def locate(self, path: str) -> Link:
-        """The link of the file. Raises NotFound or Unauthorized the first time that the file is seen."""
-        link = self._located.get(path)
-        if link is None:
-            link = await self._locate(path)
+    def known(self, path: str) -> Link | None:
+        """The read link of a file that was located before."""
+        return self._located.get(path)
+
+    async def locate(self, path: str, direction: Direction) -> Link:
+        """The link of the file, which need not exist to be written.
+
+        Raises NotFound or Unauthorized the first time that the file, or the folder to write into, is seen.
+        """
+        if direction == Direction.WRITE:
+            link = await self.locate(os.path.dirname(path) or ".", Direction.READ)
+            return link._replace(direction=direction)
+        known = self._located.get(path)
+        if known is None:
+            known = await self._locate(path)
             if len(self._located) >= LOCATED_FILES:
                 self._located.clear()
-            self._located[path] = link
-        return link
+            self._located[path] = known
+        return known
 
     def __contains__(self, link: Link) -> bool:
         return link in self._devices
@@ -46,14 +58,19 @@ class Links:
         device = self._devices[link] = self._open_device(link)
         return device
 
+    def register(self, link: Link, device: Device) -> None:
+        self._devices[link] = device
+
     def device(self, link: Link) -> Device:
         return self._devices[link]
 
-    def close(self) -> None:
-        """Release the devices' threads; nothing is inside them."""
-        for device in self._devices.values():
-            device.close()
+    def close(self, stuck: Container[Link] = ()) -> None:
+        """Release the devices' threads. Those of `stuck` links hold chunks that may never end: they are left alone."""
+        for link, device in self._devices.items():
+            if link not in stuck:
+                device.close()
         self._devices.clear()
+        self._located.clear()
 
 
 @dataclass(slots=True, eq=False)
@@ -72,12 +89,12 @@ class OpenFiles:
     def __len__(self) -> int:
         return len(self._files)
 
-    def acquire(self, link: Link, path: str) -> DeviceFile:
-        """One more transfer uses the file; the device opens it when it comes to read."""
+    def acquire(self, link: Link, path: str, transfers: int) -> DeviceFile:
+        """So many more transfers use the file; the device opens it when the first chunk comes."""
         open_file = self._files.get((link, path))
         if open_file is None:
             open_file = self._files[link, path] = _OpenFile(self._links.device(link).open(path))
-        open_file.transfers += 1
+        open_file.transfers += transfers
         return open_file.file
 
     def release(self, link: Link, path: str) -> None:

@@ -1,159 +1,483 @@
-"""The order in which one link serves what waits for it.
+"""The order in which one link serves what waits for it, and when.
 
-Strict between classes; between the plans of a class, start-time fair queueing (Goyal, Vin, Cheng: "Start-time Fair
-Queueing", SIGCOMM 1996), in bytes; inside a plan by criticality, then by arrival. A plan that was idle starts at the
-present virtual time: credit for idling would let it flood the link when it returns.
+Between lanes: first a lane that is behind its reservation, then strictly by urgency. Inside the interactive lane by
+deadline; inside the others start-time fair queueing (Goyal, Vin, Cheng: "Start-time Fair Queueing", SIGCOMM 1996), in
+bytes; inside a plan by criticality, then by arrival. A plan that was idle starts at the present virtual time: credit
+for idling would let it flood the link when it returns.
+
+On a network a plan has a flow for each peer, whose share of the plan's weight is its share of the plan's bytes: all
+peers then finish together, which is the optimal schedule of an exchange in the fluid limit. Equal flows go by rank.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from enum import IntEnum
 from heapq import heapify, heappop, heappush, heapreplace
+from types import MappingProxyType
+from typing import Final
 
 from pystachio.errors import PystachioError
 from pystachio.io_scheduler.request import Extent, LinkLimits, PriorityClass, Transfer
+from pystachio.io_scheduler.resources import AGEING_SECONDS, CreditBudget, ParkedFlow, PeerBudget, Resource, Waiters
+from pystachio.io_scheduler.window import Window
+
+INTERACTIVE_SECONDS = 1.0
+"""An interactive plan without a deadline counts as due so long after its start."""
+ALLOWANCE_SECONDS = 0.1
+"""What an interactive plan may take of a link before it counts as later due, second by second."""
+
+RESERVATION_SECONDS = 0.2
+"""Service beyond its reservation in about this time counts against a lane: a short urgent burst is not interrupted."""
+
+ASSUMED_RATE = 1e9
+"""Bytes per second of a link that has not been measured."""
+
+
+class LaneIndex(IntEnum):
+    """The lanes of a link in their order: a lane for each class, and one for what frees memory."""
+
+    INTERACTIVE = 0
+    WRITE_BACK = 1
+    NORMAL = 2
+    BATCH = 3
+
+
+_LANE_OF_CLASS: Final = (LaneIndex.INTERACTIVE, LaneIndex.NORMAL, LaneIndex.BATCH)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Policy:
+    """What is switched off exists to compare. Without `classes` there is one lane, without `fair` it goes by arrival.
+
+    `window_bytes` of None lets each link calibrate its window. `reservations` are shares of a link by lane.
+    """
+
+    name: str
+    classes: bool = True
+    fair: bool = True
+    window_bytes: int | None = None
+    reservations: tuple[float, float, float, float] = (0.0, 0.25, 0.10, 0.05)
+
+
+POLICIES: Final[Mapping[str, Policy]] = MappingProxyType(
+    {
+        policy.name: policy
+        for policy in (
+            Policy(name="pystachio"),
+            Policy(name="strict", fair=False, window_bytes=32 << 20, reservations=(0.0, 0.0, 0.0, 0.0)),
+            Policy(name="fair", classes=False, window_bytes=32 << 20),
+            Policy(name="fifo", classes=False, fair=False, window_bytes=32 << 20),
+        )
+    }
+)
+
+
+@dataclass(slots=True, eq=False)
+class Plan:
+    """What the scheduler knows of a plan. `priority` and `weight` are those in force, which a lease may have set."""
+
+    plan_id: str
+    local_priority: PriorityClass
+    local_weight: float
+    deadline: float | None
+    opened_at: float
+    priority: PriorityClass = PriorityClass.NORMAL
+    weight: float = 1.0
+    cancelled: bool = False
+    priority_is_local: bool = False
+    """The priority was changed here, and the centre's leases have not yet followed."""
+    transfers: dict[int, TransferProgress] = field(default_factory=dict)
+    boosts: set[int] = field(default_factory=set)
+    """Transfers of other plans that are queued as this one's."""
 
 
 @dataclass(slots=True, eq=False)
 class TransferProgress:
-    """How far a transfer has come. `outstanding` maps the offset of each chunk inside the device to its length."""
+    """How far a transfer has come. `outstanding` maps the offset of each chunk inside the device to its length and when
+    it was started; `redo` holds chunks that failed and may be started again.
+    """
 
     transfer: Transfer
+    queue: LinkQueue
+    plan: Plan
     submitted_at: float
+    criticality: int
+    length: int
+    payer: Plan
+    """Whose flow it waits in: its own plan's, or a more urgent one's that waits for it."""
+    budget: CreditBudget | None
+    gate: LinkQueue | None
     dispatched: int = 0
-    outstanding: dict[int, int] = field(default_factory=dict)
+    outstanding: dict[int, tuple[int, float]] = field(default_factory=dict)
+    redo: list[Extent] = field(default_factory=list)
+    backing_off: int = 0
+    """Chunks that wait for their time to be tried again."""
+    attempts: dict[int, int] | None = None
+    credited: int = 0
     error: PystachioError | None = None
     """Set once the transfer can no longer succeed; nothing more of it is dispatched."""
-
-    @property
-    def remaining(self) -> int:
-        return self.transfer.extent.length - self.dispatched
+    flow: Flow | None = None
 
     @property
     def waits(self) -> bool:
-        """Whether something of it is still to be dispatched."""
-        return self.error is None and self.remaining > 0
+        """Whether something of it could be dispatched now."""
+        return self.error is None and (self.dispatched < self.length or bool(self.redo))
+
+    def credit_for(self, length: int) -> int:
+        """Bytes of credit that a chunk of `length` needs to start."""
+        if self.transfer.by_chunk:
+            return length
+        return 0 if self.credited else self.length
+
+    @property
+    def remaining(self) -> int:
+        """Bytes of it that have not been dispatched, or must be again."""
+        return self.length - self.dispatched + sum(chunk.length for chunk in self.redo)
 
 
 @dataclass(slots=True, eq=False)
 class Flow:
-    """The transfers of one plan that wait for one link. `start` is the virtual time at which its next chunk is due."""
+    """The transfers of one plan (with one peer) that wait for one link, most critical first."""
 
-    priority: PriorityClass
-    weight: float
+    queue: LinkQueue
+    plan: Plan
+    lane: Lane
+    peer: PeerBudget | None
+    rank: int
+    is_of_peer: bool = False
+    """The plan has a flow for each peer on this link."""
     start: float = 0.0
+    """The virtual time at which its next chunk is due; a deadline in the interactive lane."""
+    submitted: int = 0
+    taken: int = 0
     backlogged: bool = False
     waiting: list[tuple[int, int, TransferProgress]] = field(default_factory=list)
+    parked_on: Resource | None = None
+    parked_at: float = 0.0
+    needs: int = 0
+
+    @property
+    def urgency(self) -> PriorityClass:
+        return self.plan.priority
 
     def head(self) -> TransferProgress | None:
-        """The next transfer; entries that were cancelled or fully dispatched are dropped on the way."""
-        while self.waiting:
-            progress = self.waiting[0][2]
-            if progress.waits:
-                return progress
-            heappop(self.waiting)
+        """The next transfer; entries that were cancelled, moved or fully dispatched are dropped on the way."""
+        waiting = self.waiting
+        while waiting:
+            progress = waiting[0][2]
+            if progress.flow is self and progress.error is None:
+                if progress.dispatched < progress.length or progress.redo:
+                    return progress
+                progress.flow = None
+            heappop(waiting)
         return None
 
 
 @dataclass(slots=True, eq=False)
 class Lane:
-    """One class inside a link: the backlogged flows, earliest virtual start first."""
+    """The backlogged flows, earliest first. `balance` is how many bytes it is behind its reservation."""
 
+    index: LaneIndex
+    reservation: float
     virtual_time: float = 0.0
-    flows: list[tuple[float, int, Flow]] = field(default_factory=list)
+    flows: list[tuple[float, int, int, Flow]] = field(default_factory=list)
+    balance: float = 0.0
+    settled_at: int = 0
+    served_at: float = 0.0
+
+    def settle(self, total: int, rate: float) -> None:
+        """Credit the reservation for what the link has served since, up to `total` bytes."""
+        balance = self.balance + self.reservation * (total - self.settled_at)
+        self.settled_at = total
+        self.balance = max(balance, -self.reservation * rate * RESERVATION_SECONDS)
 
 
 class LinkQueue:
-    """Everything that waits for one link, and the bytes inside its device."""
+    """Everything that waits for one link, and the bytes inside its device.
 
-    def __init__(self, limits: LinkLimits) -> None:
+    As the gate of other links (`Transfer.through`) it also counts their chunks; `waiters` are flows parked on it.
+    """
+
+    def __init__(self, limits: LinkLimits, policy: Policy) -> None:
         self.limits = limits
+        self.policy = policy
+        self.window = Window(limits, policy.window_bytes)
         self.outstanding_bytes = 0
-        self._lanes = tuple(Lane() for _ in PriorityClass)
-        self._flows: dict[str, Flow] = {}
+        self.written_off_bytes = 0
+        self.waiters = Waiters()
+        self._waiters_go_first = False
+        self.lanes = tuple(Lane(index, policy.reservations[index]) for index in LaneIndex)
+        self._backlogged = 0
+        self._flows: dict[str, dict[tuple[int, str | None], Flow]] = {}
+        self._submitted: dict[str, int] = {}
+        self._peers: dict[str, PeerBudget] = {}
         self._sequence = 0
+        self._total = 0
 
-    def push(self, progress: TransferProgress, priority: PriorityClass, weight: float) -> None:
-        plan_id = progress.transfer.plan_id
-        flow = self._flows.get(plan_id)
-        if flow is None:
-            flow = self._flows[plan_id] = Flow(priority, weight)
+    def push(self, progress: TransferProgress, now: float) -> None:
+        """Queue the transfer as its payer's."""
+        flow = self._flow_of(progress)
+        length = progress.length
+        flow.submitted += length
+        progress.flow = flow
         self._sequence += 1
-        heappush(flow.waiting, (-progress.transfer.criticality, self._sequence, progress))
-        if not flow.backlogged:
-            self._enter_lane(flow)
+        criticality = progress.criticality if self.policy.fair else 0
+        heappush(flow.waiting, (-criticality, self._sequence, progress))
+        if flow.parked_on is not None and flow.waiting[0][2] is progress:
+            # It was parked for what another transfer needs.
+            self.unpark(flow, now)
+        elif not flow.backlogged and flow.parked_on is None:
+            self._enter_lane(flow, now)
 
-    def pop_chunk(self) -> tuple[TransferProgress, Extent] | None:
-        """The chunk to dispatch now, accounted as outstanding; None when nothing waits or the window is full.
+    def next_chunk(self, now: float) -> tuple[TransferProgress, Extent] | None:
+        """The chunk to start now, accounted for; None when nothing can be started.
 
-        A chunk that does not fit holds back lower classes as well: letting them pass would keep the window full.
+        A chunk that does not fit into the window holds back lower lanes as well: letting them pass would keep the
+        window full. One that lacks anything else is parked, and the next flow is looked at.
         """
-        for lane in self._lanes:
-            flow = self._first_flow(lane)
-            if flow is None:
-                continue
+        while self._backlogged:
+            lane = self._next_lane(now)
+            if lane is None:
+                break
+            flow = lane.flows[0][3]
             progress = flow.head()
-            assert progress is not None, "a backlogged flow has a head"
-            length = chunk_length(progress.remaining, self.limits.chunk_bytes)
-            if self.outstanding_bytes and self.outstanding_bytes + length > self.limits.window_bytes:
+            if progress is None:
+                self._leave_lane(lane, flow)
+                continue
+            length = progress.redo[-1].length if progress.redo else self._chunk_length(progress)
+            extra = self.limits.urgent_bytes if lane.index == LaneIndex.INTERACTIVE else 0
+            if not self.window.has_room(self.outstanding_bytes, length, extra):
                 return None
-            return progress, self._dispatch(lane, flow, progress, length)
+            if self._park_if_lacking(flow, lane, progress, length, now):
+                continue
+            return progress, self._dispatch(lane, flow, progress, length, now)
+        if self.outstanding_bytes:
+            self.window.note_idle()
         return None
 
-    def settle(self, length: int) -> None:
+    def enter(self, length: int, now: float) -> None:
+        """A chunk goes into the device."""
+        self.window.note_start(now, self.outstanding_bytes)
+        self.outstanding_bytes += length
+
+    def settle(self, length: int, started_at: float, now: float) -> None:
         """A chunk has left the device."""
         self.outstanding_bytes -= length
         assert self.outstanding_bytes >= 0, "more bytes left the device than entered it"
+        self.window.note_end(now, length, started_at, self.outstanding_bytes)
 
-    def move_plan(self, plan_id: str, priority: PriorityClass) -> None:
-        """Continue the plan's queue in another class."""
-        flow = self._flows.get(plan_id)
-        if flow is None or flow.priority == priority:
+    def has_room(self, flow: ParkedFlow, length: int) -> bool:
+        """As a gate."""
+        if self.waiters.reserved_for is not None and self.waiters.reserved_for is not flow:
+            return False
+        return self.window.has_room(self.outstanding_bytes, length, 0)
+
+    @property
+    def has_peers(self) -> bool:
+        return bool(self._peers)
+
+    def waiters_come_first(self, now: float) -> bool:
+        """Whether flows of other links go before this one's own: by urgency, and in turns."""
+        first = self.waiters.first(now)
+        own = self.rank()[0]
+        if first is None:
+            return False
+        if _LANE_OF_CLASS[first.urgency] != own:
+            return _LANE_OF_CLASS[first.urgency] < own
+        self._waiters_go_first = not self._waiters_go_first
+        return self._waiters_go_first
+
+    def peer(self, transfer: Transfer) -> PeerBudget | None:
+        return None if transfer.peer is None else self._peers.get(transfer.peer)
+
+    def unpark(self, flow: Flow, now: float) -> None:
+        """What the flow waited for may be there; it returns to its lane."""
+        assert flow.parked_on is not None
+        flow.parked_on.waiters.remove(flow)
+        flow.parked_on = None
+        if flow.head() is not None:
+            self._enter_lane(flow, now)
+
+    def move_plan(self, plan: Plan, now: float) -> None:
+        """Continue the plan's flows in the lane of its present class, by its present deadline."""
+        flows = self._flows.get(plan.plan_id)
+        if flows is None or not self.policy.classes:
             return
-        if flow.backlogged:
-            lane = self._lanes[flow.priority]
-            lane.flows = [entry for entry in lane.flows if entry[2] is not flow]
-            heapify(lane.flows)
-        # A virtual time means nothing in another lane.
-        flow.priority, flow.start = priority, 0.0
-        if flow.backlogged:
-            self._enter_lane(flow)
+        target = self.lanes[_LANE_OF_CLASS[plan.priority]]
+        for (index, peer), flow in tuple(flows.items()):
+            if index == LaneIndex.WRITE_BACK:
+                continue
+            self._detach(flow)
+            del flows[index, peer]
+            if flow.lane is not target:
+                # A virtual time means nothing in another lane.
+                flow.lane, flow.start = target, 0.0
+            flows[target.index, peer] = flow
+            if flow.head() is not None:
+                self._enter_lane(flow, now)
 
     def forget_plan(self, plan_id: str) -> None:
-        flow = self._flows.pop(plan_id, None)
-        if flow is not None:
+        self._submitted.pop(plan_id, None)
+        for flow in self._flows.pop(plan_id, {}).values():
+            self._detach(flow)
             flow.waiting.clear()
+
+    def flows(self) -> Iterator[Flow]:
+        for flows in self._flows.values():
+            yield from flows.values()
 
     def waiting(self) -> list[TransferProgress]:
         """Every transfer of which something waits, in no particular order (for statistics and invariants)."""
-        return [entry[2] for flow in self._flows.values() for entry in flow.waiting if entry[2].waits]
+        return [entry[2] for flow in self.flows() for entry in flow.waiting if entry[2].flow is flow and entry[2].waits]
 
-    def _enter_lane(self, flow: Flow) -> None:
-        lane = self._lanes[flow.priority]
-        flow.start = max(flow.start, lane.virtual_time)
+    def rank(self) -> tuple[int, float]:
+        """How urgent the first thing that waits here is; for the order between links that share a resource."""
+        for lane in self.lanes:
+            if lane.flows:
+                return lane.index, lane.served_at
+        return len(LaneIndex), 0.0
+
+    def _flow_of(self, progress: TransferProgress) -> Flow:
+        transfer, plan = progress.transfer, progress.payer
+        policy = self.policy
+        index: LaneIndex = _LANE_OF_CLASS[plan.priority] if policy.classes else LaneIndex.NORMAL
+        if transfer.write_back and policy.classes:
+            index = LaneIndex.WRITE_BACK
+        owner, peer = (plan.plan_id, transfer.peer) if policy.fair else ("", None)
+        flows = self._flows.get(owner)
+        if flows is None:
+            flows = self._flows[owner] = {}
+        flow = flows.get((index, peer))
+        if flow is None:
+            budget = self._peer_budget(transfer.peer)
+            flow = Flow(self, plan, self.lanes[index], budget, transfer.rank, is_of_peer=peer is not None)
+            flows[index, peer] = flow
+        if peer is not None:
+            self._submitted[owner] = self._submitted.get(owner, 0) + progress.length
+        return flow
+
+    def _peer_budget(self, peer: str | None) -> PeerBudget | None:
+        if peer is None or self.limits.peer_bytes is None:
+            return None
+        budget = self._peers.get(peer)
+        if budget is None:
+            budget = self._peers[peer] = PeerBudget(self.limits.peer_bytes)
+        return budget
+
+    def _chunk_length(self, progress: TransferProgress) -> int:
+        return chunk_length(progress.length - progress.dispatched, self.window.chunk_bytes)
+
+    def _enter_lane(self, flow: Flow, now: float) -> None:
+        lane = flow.lane
+        if not lane.flows:
+            lane.settle(self._total, self.window.rate or ASSUMED_RATE)
+            # No credit for the time without work, and no waiting before it.
+            lane.balance = min(lane.balance, 0.0)
+            lane.served_at = now
+        flow.start = self._due(flow) if lane.index == LaneIndex.INTERACTIVE else max(flow.start, lane.virtual_time)
         flow.backlogged = True
+        self._backlogged += 1
         self._sequence += 1
-        heappush(lane.flows, (flow.start, self._sequence, flow))
+        heappush(lane.flows, (flow.start, flow.rank, self._sequence, flow))
 
-    def _first_flow(self, lane: Lane) -> Flow | None:
-        while lane.flows:
-            flow = lane.flows[0][2]
-            if flow.head() is not None:
-                return flow
+    def _leave_lane(self, lane: Lane, flow: Flow) -> None:
+        """The flow is the first of its lane."""
+        flow.backlogged = False
+        self._backlogged -= 1
+        heappop(lane.flows)
+
+    def _detach(self, flow: Flow) -> None:
+        if flow.parked_on is not None:
+            flow.parked_on.waiters.remove(flow)
+            flow.parked_on = None
+        if flow.backlogged:
             flow.backlogged = False
-            heappop(lane.flows)
-        return None
+            self._backlogged -= 1
+            flow.lane.flows = [entry for entry in flow.lane.flows if entry[3] is not flow]
+            heapify(flow.lane.flows)
 
-    def _dispatch(self, lane: Lane, flow: Flow, progress: TransferProgress, length: int) -> Extent:
-        chunk = Extent(progress.transfer.extent.offset + progress.dispatched, length)
-        progress.dispatched += length
-        progress.outstanding[chunk.offset] = length
-        self.outstanding_bytes += length
-        lane.virtual_time = flow.start
-        flow.start += length / flow.weight
-        self._sequence += 1
-        heapreplace(lane.flows, (flow.start, self._sequence, flow))
+    def _due(self, flow: Flow) -> float:
+        plan = flow.plan
+        taken = flow.taken / (self.window.rate or ASSUMED_RATE)
+        base = plan.deadline if plan.deadline is not None else plan.opened_at + INTERACTIVE_SECONDS
+        return base + max(0.0, taken - ALLOWANCE_SECONDS)
+
+    def _next_lane(self, now: float) -> Lane | None:
+        """The first lane with work, unless one behind it is overdue."""
+        first: Lane | None = None
+        for lane in self.lanes:
+            if not lane.flows:
+                continue
+            if first is None:
+                first = lane
+            elif self._is_overdue(lane, now):
+                return lane
+        return first
+
+    def _is_overdue(self, lane: Lane, now: float) -> bool:
+        if not lane.reservation:
+            return False
+        lane.settle(self._total, self.window.rate or ASSUMED_RATE)
+        chunk = self.window.chunk_bytes
+        lane.balance = min(lane.balance, 2.0 * chunk)
+        return lane.balance >= chunk or now - lane.served_at > AGEING_SECONDS
+
+    def _park_if_lacking(self, flow: Flow, lane: Lane, progress: TransferProgress, length: int, now: float) -> bool:
+        budget = progress.budget
+        if budget is not None:
+            need = progress.credit_for(length)
+            if need and not budget.has_room(flow, need):
+                return self._park(flow, lane, budget, need, now)
+        if progress.gate is not None and not progress.gate.has_room(flow, length):
+            return self._park(flow, lane, progress.gate, length, now)
+        if flow.peer is not None and not flow.peer.has_room(flow, length):
+            return self._park(flow, lane, flow.peer, length, now)
+        return False
+
+    def _park(self, flow: Flow, lane: Lane, resource: Resource, needs: int, now: float) -> bool:
+        self._leave_lane(lane, flow)
+        flow.parked_on, flow.parked_at, flow.needs = resource, now, needs
+        resource.waiters.add(flow)
+        return True
+
+    def _dispatch(self, lane: Lane, flow: Flow, progress: TransferProgress, length: int, now: float) -> Extent:
+        if progress.redo:
+            chunk = progress.redo.pop()
+        else:
+            chunk = Extent(progress.transfer.extent.offset + progress.dispatched, length)
+            progress.dispatched += length
+        progress.outstanding[chunk.offset] = (length, now)
+        if progress.budget is not None:
+            need = progress.credit_for(length)
+            progress.budget.take(need)
+            progress.credited += need
+        if progress.gate is not None:
+            progress.gate.enter(length, now)
+        if flow.peer is not None:
+            flow.peer.take(length)
+        self.enter(length, now)
+        self._charge(lane, flow, length, now)
         return chunk
+
+    def _charge(self, lane: Lane, flow: Flow, length: int, now: float) -> None:
+        self._total += length
+        lane.balance -= length
+        lane.served_at = now
+        flow.taken += length
+        if lane.index == LaneIndex.INTERACTIVE:
+            flow.start = self._due(flow)
+        elif self.policy.fair:
+            lane.virtual_time = flow.start
+            flow.start += length / self._weight(flow)
+        self._sequence += 1
+        heapreplace(lane.flows, (flow.start, flow.rank, self._sequence, flow))
+
+    def _weight(self, flow: Flow) -> float:
+        if not flow.is_of_peer:
+            return flow.plan.weight
+        return flow.plan.weight * flow.submitted / self._submitted[flow.plan.plan_id]
 
 
 def chunk_length(remaining: int, chunk_bytes: int) -> int:

@@ -1,4 +1,4 @@
-"""The asyncio shell around the core: takes submissions, drives devices, keeps the ledger.
+"""The asyncio shell around the core: takes submissions, drives devices, keeps the ledger and the history.
 
 Everything runs on one event loop, in callbacks. What clients ask during one turn of the loop reaches the core together,
 and before the chunks that devices have ended meanwhile: an urgent transfer never misses a place that was just freed.
@@ -18,39 +18,61 @@ from typing import assert_never
 from pystachio.errors import Cancelled, InternalError, PystachioError
 from pystachio.io_scheduler.buffers import BufferPool, BufferStatistics
 from pystachio.io_scheduler.client import TransferClient
-from pystachio.io_scheduler.devices import ChunkEnd, ChunkRead, OpenDevice, choose
-from pystachio.io_scheduler.ledger import Ledger
-from pystachio.io_scheduler.links import Links, Locate, OpenFiles, locate_disk
-from pystachio.io_scheduler.request import Extent, Link, PathTaken, PriorityClass, Transfer
-from pystachio.io_scheduler.scheduler import (
+from pystachio.io_scheduler.devices import ChunkEnd, ChunkRequest, Device, OpenDevice, choose
+from pystachio.io_scheduler.events import (
     Action,
-    CancelTransfer,
+    CancelChunks,
     ChunkCompleted,
     ChunkFailed,
     CompleteTransfer,
+    CreditReleased,
+    DeliverChunk,
     Event,
     FailTransfer,
+    LeaseGranted,
     LinkOpened,
     PlanCancelled,
     PlanClosed,
     PlanOpened,
+    PoolOpened,
     PriorityChanged,
-    Scheduler,
     SchedulerStatistics,
     StartChunk,
+    TimePassed,
+    TransfersBoosted,
     TransfersCancelled,
     TransfersSubmitted,
+    WriteOffChunks,
 )
-from pystachio.io_scheduler.submission import FileRead, PendingChunk, PendingTransfer, Submission
+from pystachio.io_scheduler.history import ChunkRecord, History, TransferRecord, WindowRecord
+from pystachio.io_scheduler.ledger import Ledger
+from pystachio.io_scheduler.links import Links, Locate, OpenFiles, locate_disk
+from pystachio.io_scheduler.policy import POLICIES, Policy
+from pystachio.io_scheduler.request import (
+    CreditPool,
+    Direction,
+    Extent,
+    Lease,
+    Link,
+    PathTaken,
+    PriorityClass,
+    Transfer,
+)
+from pystachio.io_scheduler.scheduler import Scheduler
+from pystachio.io_scheduler.submission import PendingChunk, PendingTransfer, Request, Submission
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IoSchedulerStatistics:
-    """`plans`, `transfers`, `chunks` (inside devices) and `open_files` are zero when nothing is under way."""
+    """`plans`, `transfers`, `chunks` (inside devices) and `open_files` are zero when nothing is under way.
+
+    `written_off` chunks were given up after their time-out, and their devices still hold their memory.
+    """
 
     plans: int
     transfers: int
     chunks: int
+    written_off: int
     open_files: int
     core: SchedulerStatistics
     buffers: BufferStatistics
@@ -69,21 +91,29 @@ class IoSchedulerService:
         locate: Locate = locate_disk,
         buffers: BufferPool | None = None,
         clock: Callable[[], float] = time.monotonic,
+        policy: Policy = POLICIES["pystachio"],
+        history: History | None = None,
     ) -> None:
+        """`clock` must be that of the loop's timers, `loop.time`, up to a constant."""
         self.ledger = Ledger()
         self.buffers = buffers if buffers is not None else BufferPool()
+        self.history = history if history is not None else History()
         self._links = Links(locate, open_device if open_device is not None else choose())
         self._files = OpenFiles(self._links)
         self._clock = clock
-        self._core = Scheduler()
+        self._policy = policy
+        self._core = Scheduler(policy)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._priorities: dict[str, PriorityClass] = {}
         self._transfer_ids = count()
         self._pending: dict[int, PendingTransfer] = {}
         self._inside: dict[tuple[int, int], PendingChunk] = {}
+        self._written_off: dict[tuple[int, int], PendingChunk] = {}
         self._events: list[Event] = []
         self._submitted: list[Transfer] = []
         self._turn_is_due = False
+        self._timer: asyncio.TimerHandle | None = None
+        self._windows: dict[Link, int] = {}
         # Written by the devices' threads.
         self._ended: deque[tuple[int, int, ChunkEnd]] = deque()
         self._loop_is_woken = False
@@ -96,22 +126,31 @@ class IoSchedulerService:
         self._loop = asyncio.get_running_loop()
 
     async def stop(self) -> None:
-        """Cancel what is under way, wait until no device works any more, release threads and idle memory."""
+        """Cancel what is under way, wait until no device works any more, release threads and idle memory.
+
+        Devices that hold on to chunks that were written off are not waited for.
+        """
         for plan_id in tuple(self._priorities):
             self.close_plan(plan_id)
         await self._drained.wait()
         self._turn()
-        self._files.close()
-        self._links.close()
-        self._core = Scheduler()
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if not self._written_off:
+            self._files.close()
+        self._links.close(stuck={chunk.pending.transfer.link for chunk in self._written_off.values()})
+        self._core = Scheduler(self._policy)
         self._loop = None
         self.buffers.trim()
 
-    def client(self, plan_id: str, priority: PriorityClass) -> TransferClient:
-        """Open the plan; its clients work until `close_plan`."""
+    def client(
+        self, plan_id: str, priority: PriorityClass, *, deadline: float | None = None, weight: float = 1.0
+    ) -> TransferClient:
+        """Open the plan; its clients work until `close_plan`. `deadline` in seconds of the service's clock."""
         if plan_id not in self._priorities:
             self._priorities[plan_id] = priority
-            self._note(PlanOpened(plan_id, priority))
+            self._note(PlanOpened(plan_id, priority, weight, deadline))
         return TransferClient(self, plan_id)
 
     def close_plan(self, plan_id: str) -> None:
@@ -121,29 +160,55 @@ class IoSchedulerService:
             self.ledger.close_plan(plan_id)
 
     def cancel_plan(self, plan_id: str) -> None:
-        """Every read of the plan, now and later, raises Cancelled."""
+        """Every transfer of the plan, now and later, raises Cancelled."""
         if plan_id in self._priorities:
             self._note(PlanCancelled(plan_id))
 
-    def set_priority(self, plan_id: str, priority: PriorityClass) -> None:
-        """Applies to what waits; chunks inside devices stay there."""
+    def set_priority(self, plan_id: str, priority: PriorityClass, deadline: float | None = None) -> None:
+        """Applies to what waits; chunks inside devices stay there. A `deadline` of None changes none."""
         if plan_id in self._priorities:
             self._priorities[plan_id] = priority
-            self._note(PriorityChanged(plan_id, priority))
+            self._note(PriorityChanged(plan_id, priority, deadline))
+
+    def set_lease(self, lease: Lease) -> None:
+        """The central service's order of plans; one that is superseded or makes no sense changes nothing."""
+        self._note(LeaseGranted(lease))
+
+    def open_pool(self, pool: CreditPool, nbytes: int) -> None:
+        """Transfers may wait for credit of this pool from now on; again for another size."""
+        self._note(PoolOpened(pool, nbytes))
+
+    def release_credit(self, pool: CreditPool, nbytes: int) -> None:
+        """The consumer of a transfer with credit has passed its bytes on."""
+        self._note(CreditReleased(pool, nbytes))
+
+    def register_device(self, link: Link, device: Device) -> None:
+        """Open a link that no path leads to: a network, a bus. The service closes the device."""
+        self._links.register(link, device)
+        self._note(LinkOpened(link, device.limits))
 
     def statistics(self) -> IoSchedulerStatistics:
         return IoSchedulerStatistics(
             plans=len(self._priorities),
             transfers=len(self._pending),
             chunks=len(self._inside),
+            written_off=len(self._written_off),
             open_files=len(self._files),
             core=self._core.statistics(),
             buffers=self.buffers.statistics(),
         )
 
-    async def locate(self, path: str) -> Link:
+    def now(self) -> float:
+        """Seconds of the service's clock, which deadlines are given in."""
+        return self._clock()
+
+    def known_link(self, path: str) -> Link | None:
+        """The read link of a file, if it was located before."""
+        return self._links.known(path)
+
+    async def locate(self, path: str, direction: Direction = Direction.READ) -> Link:
         """The link of the file. Raises NotFound or Unauthorized the first time that the file is seen."""
-        link = await self._links.locate(path)
+        link = await self._links.locate(path, direction)
         if link not in self._links:
             self._note(LinkOpened(link, self._links.open(link).limits))
         return link
@@ -152,24 +217,34 @@ class IoSchedulerService:
         return self._links.device(link).limits.alignment
 
     def submit(
-        self, plan_id: str, path: str, link: Link, reads: Sequence[FileRead], criticality: int = 0
+        self,
+        plan_id: str,
+        path: str,
+        link: Link,
+        requests: Sequence[Request],
+        criticality: int = 0,
+        operator: str = "",
     ) -> Submission:
-        """Queue reads of one file; the submission's `ended` says when all of them have ended."""
+        """Queue transfers of one file; the submission's `ended` says when all of them have ended."""
         assert self._loop is not None, "the service is not running"
-        submission = Submission(plan_id, path, link, self._loop.create_future(), remaining=len(reads))
+        submission = Submission(plan_id, path, link, operator, self._loop.create_future(), len(requests))
         refusal = self._refusal(plan_id)
         if refusal is not None:
             submission.ended.set_exception(refusal)
-        elif not reads:
+        elif not requests:
             submission.ended.set_result(None)
         else:
-            submission.transfer_ids = tuple(self._queue(submission, read, criticality) for read in reads)
+            self._queue(submission, requests, criticality)
             self._turn_soon()
         return submission
 
     def abandon(self, submission: Submission) -> None:
         """Whoever waited gave up: nothing more is started, and `ended` follows once the devices are done."""
         self._note(TransfersCancelled(submission.transfer_ids))
+
+    def boost(self, submission: Submission, plan_id: str, criticality: int = 0) -> None:
+        """The plan waits for this submission, perhaps another's: it goes on as its own if that is more urgent."""
+        self._note(TransfersBoosted(submission.transfer_ids, plan_id, criticality))
 
     def _refusal(self, plan_id: str) -> PystachioError | None:
         if self._failure is not None:
@@ -178,14 +253,35 @@ class IoSchedulerService:
             return Cancelled("the plan is closed", plan_id=plan_id)
         return None
 
-    def _queue(self, submission: Submission, read: FileRead, criticality: int) -> int:
-        transfer_id = next(self._transfer_ids)
-        transfer = Transfer(transfer_id, submission.plan_id, submission.link, read.extent, criticality)
-        file = self._files.acquire(submission.link, submission.path)
-        self._pending[transfer_id] = PendingTransfer(transfer, read, file, submission)
-        self._submitted.append(transfer)
+    def _queue(self, submission: Submission, requests: Sequence[Request], criticality: int) -> None:
+        plan_id, link = submission.plan_id, submission.link
+        file = self._files.acquire(link, submission.path, len(requests))
+        now = self._clock()
+        priority = self._priorities[plan_id]
+        account = self.ledger.account(plan_id, priority, link)
+        transfer_ids = []
+        for position, request in enumerate(requests):
+            transfer_id = next(self._transfer_ids)
+            transfer_ids.append(transfer_id)
+            transfer = Transfer(
+                transfer_id,
+                plan_id,
+                link,
+                request.extent,
+                criticality,
+                request.credit,
+                request.by_chunk,
+                request.through,
+                request.peer,
+                request.rank,
+                request.write_back,
+            )
+            self._pending[transfer_id] = PendingTransfer(
+                transfer, request, position, request.buffer, file, submission, now, priority, account
+            )
+            self._submitted.append(transfer)
+        submission.transfer_ids = tuple(transfer_ids)
         self._drained.clear()
-        return transfer_id
 
     def _note(self, event: Event) -> None:
         if self._failure is not None:
@@ -209,92 +305,201 @@ class IoSchedulerService:
         self._ended.append((transfer_id, offset, end))
         if not self._loop_is_woken:
             self._loop_is_woken = True
-            assert self._loop is not None
-            self._loop.call_soon_threadsafe(self._turn)
+            if self._loop is not None:
+                self._loop.call_soon_threadsafe(self._turn)
 
     def _turn(self) -> None:
         self._turn_is_due = False
         try:
             self._flush_submitted()
-            events, self._events = self._events, []
-            for event in events:
-                self._act(self._core.handle(event, self._clock()))
+            now = self._clock()
+            if self._events:
+                events, self._events = self._events, []
+                for event in events:
+                    self._act(self._core.handle(event, now), now)
             # Cleared before the queue is emptied, so that a chunk which ends in between wakes the loop again.
             self._loop_is_woken = False
             while self._ended:
-                self._end_chunk(*self._ended.popleft())
+                self._end_chunk(*self._ended.popleft(), now)
+            if self._timer is None:
+                self._set_timer(now)
         except Exception as error:
             self._fail(error)
         if not self._pending and not self._inside:
             self._drained.set()
 
-    def _act(self, actions: list[Action]) -> None:
+    def _set_timer(self, now: float) -> None:
+        """At most one timer is set: what becomes due earlier than it, a retry, waits for a part of a second."""
+        wake = self._core.next_wake()
+        if wake is not None and self._loop is not None:
+            self._timer = self._loop.call_later(max(0.0, wake - now), self._tick)
+
+    def _tick(self) -> None:
+        self._timer = None
+        self._events.append(TimePassed())
+        self._turn()
+        self._note_windows(self._clock())
+
+    def _note_windows(self, now: float) -> None:
+        if self.history.enabled:
+            for link, nbytes in self._core.windows():
+                if self._windows.get(link) != nbytes:
+                    self._windows[link] = nbytes
+                    self.history.window(WindowRecord(now, link, nbytes))
+
+    def _act(self, actions: list[Action], now: float) -> None:
         for action in actions:
             match action:
                 case StartChunk(transfer_id, chunk, queue_seconds):
-                    self._start_chunk(transfer_id, chunk, queue_seconds)
+                    self._start_chunk(transfer_id, chunk, queue_seconds, now)
                 case CompleteTransfer(transfer_id):
-                    self._end_transfer(transfer_id, None)
+                    self._end_transfer(transfer_id, None, now)
+                case DeliverChunk(transfer_id, chunk):
+                    on_chunk = self._pending[transfer_id].request.on_chunk
+                    if on_chunk is not None:
+                        on_chunk(chunk)
                 case FailTransfer(transfer_id, error):
-                    self._end_transfer(transfer_id, error)
-                case CancelTransfer(transfer_id, offsets):
+                    self._end_transfer(transfer_id, error, now)
+                case CancelChunks(transfer_id, offsets):
                     for offset in offsets:
-                        chunk_inside = self._inside[transfer_id, offset]
-                        self._links.device(chunk_inside.pending.transfer.link).abandon(chunk_inside.read)
+                        inside = self._inside[transfer_id, offset]
+                        self._links.device(inside.pending.transfer.link).abandon(inside.request)
+                case WriteOffChunks(transfer_id, offsets):
+                    self._write_off(transfer_id, offsets)
                 case _:
                     assert_never(action)
 
-    def _start_chunk(self, transfer_id: int, chunk: Extent, queue_seconds: float) -> None:
+    def _start_chunk(self, transfer_id: int, chunk: Extent, queue_seconds: float, now: float) -> None:
         pending = self._pending[transfer_id]
         transfer = pending.transfer
-        start = chunk.offset - transfer.extent.offset
-        read = ChunkRead(
+        offset, length = chunk
+        start = offset - transfer.extent.offset
+        ended = partial(self._wake, transfer_id, offset)
+        if pending.buffer is None:
+            try:
+                pending.buffer = self.buffers.acquire(transfer.extent.length)
+                pending.submission.buffers[pending.position] = pending.buffer
+            except PystachioError as error:
+                self._refuse(pending, ended, offset, queue_seconds, error, now)
+                return
+        required = pending.request.required - start
+        request = ChunkRequest(
             pending.file,
-            chunk.offset,
-            pending.read.destination[start : start + chunk.length],
-            required=max(0, min(chunk.length, pending.read.required - start)),
+            offset,
+            pending.buffer[start : start + length],
+            length if required >= length else max(0, required),
         )
-        priority = self._priorities.get(transfer.plan_id, PriorityClass.NORMAL)
-        self._inside[transfer_id, chunk.offset] = PendingChunk(pending, read, priority, self._clock(), queue_seconds)
-        ended = partial(self._wake, transfer_id, chunk.offset)
+        if pending.started_at is None:
+            pending.started_at = now
+        self._inside[transfer_id, offset] = self._chunk_inside(pending, request, queue_seconds, now)
         try:
-            self._links.device(transfer.link).start(read, ended)
+            self._links.device(transfer.link).start(request, ended)
         except Exception as error:
             failure = InternalError(f"a device did not take a chunk: {error!r}")
             failure.__cause__ = error
             ended(ChunkEnd(0, PathTaken.BUFFERED, failure))
 
-    def _end_chunk(self, transfer_id: int, offset: int, end: ChunkEnd) -> None:
-        chunk = self._inside.pop((transfer_id, offset))
+    def _chunk_inside(
+        self, pending: PendingTransfer, request: ChunkRequest, queue_seconds: float, now: float
+    ) -> PendingChunk:
+        plan_id = pending.transfer.plan_id
+        priority = self._priorities.get(plan_id, pending.priority)
+        if priority is not pending.priority:
+            pending.priority = priority
+            pending.account = self.ledger.account(plan_id, priority, pending.transfer.link)
+        return PendingChunk(pending, request, priority, now, queue_seconds)
+
+    def _refuse(
+        self,
+        pending: PendingTransfer,
+        ended: Callable[[ChunkEnd], None],
+        offset: int,
+        queue_seconds: float,
+        error: PystachioError,
+        now: float,
+    ) -> None:
+        """There is no memory to read into."""
+        request = ChunkRequest(pending.file, offset, memoryview(b""), 0)
+        key = (pending.transfer.transfer_id, offset)
+        self._inside[key] = self._chunk_inside(pending, request, queue_seconds, now)
+        ended(ChunkEnd(0, PathTaken.BUFFERED, error))
+
+    def _end_chunk(self, transfer_id: int, offset: int, end: ChunkEnd, now: float) -> None:
+        chunk = self._inside.pop((transfer_id, offset), None)
+        if chunk is None:
+            self._end_written_off(transfer_id, offset, now)
+            return
         if self._failure is not None:
             return
-        now = self._clock()
-        transfer = chunk.pending.transfer
-        self.ledger.account(transfer.plan_id, chunk.priority, transfer.link).record_chunk(
-            transferred=end.transferred,
-            path=end.path,
-            failed=end.error is not None,
-            queue_seconds=chunk.queue_seconds,
-            service_seconds=now - chunk.started_at,
-        )
-        if end.error is None:
-            self._act(self._core.handle(ChunkCompleted(transfer_id, offset), now))
+        transferred, path, error = end.transferred, end.path, end.error
+        pending = chunk.pending
+        pending.account.record_chunk(transferred, path, error is not None, chunk.queue_seconds, now - chunk.started_at)
+        if self.history.enabled:
+            transfer, submission = pending.transfer, pending.submission
+            self.history.chunk(
+                ChunkRecord(
+                    transfer_id,
+                    submission.plan_id,
+                    submission.operator,
+                    chunk.priority,
+                    transfer.link,
+                    offset,
+                    transferred,
+                    pending.submitted_at,
+                    chunk.started_at,
+                    now,
+                    path,
+                    error is not None,
+                )
+            )
+        if error is None:
+            self._act(self._core.handle(ChunkCompleted(transfer_id, offset), now), now)
         else:
-            self._act(self._core.handle(ChunkFailed(transfer_id, offset, end.error), now))
+            self._act(self._core.handle(ChunkFailed(transfer_id, offset, error), now), now)
 
-    def _end_transfer(self, transfer_id: int, error: PystachioError | None) -> None:
+    def _write_off(self, transfer_id: int, offsets: Sequence[int]) -> None:
+        """The chunks' memory and file stay referenced until the device lets go of them, if ever."""
+        for offset in offsets:
+            chunk = self._inside.pop((transfer_id, offset))
+            self._written_off[transfer_id, offset] = chunk
+            submission = chunk.pending.submission
+            self._files.acquire(submission.link, submission.path, 1)
+
+    def _end_written_off(self, transfer_id: int, offset: int, now: float) -> None:
+        submission = self._written_off.pop((transfer_id, offset)).pending.submission
+        self._files.release(submission.link, submission.path)
+        self._act(self._core.handle(ChunkCompleted(transfer_id, offset), now), now)
+
+    def _end_transfer(self, transfer_id: int, error: PystachioError | None, now: float) -> None:
         pending = self._pending.pop(transfer_id)
         submission = pending.submission
         self._files.release(submission.link, submission.path)
         if error is None:
-            priority = self._priorities.get(submission.plan_id, PriorityClass.NORMAL)
-            account = self.ledger.account(submission.plan_id, priority, submission.link)
-            account.useful_bytes += pending.read.useful
+            pending.account.useful_bytes += pending.request.useful
         elif submission.error is None:
             error.plan_id = submission.plan_id
             submission.error = error
             if submission.remaining > 1:
                 self.abandon(submission)
+        if self.history.enabled:
+            transfer = pending.transfer
+            self.history.transfer(
+                TransferRecord(
+                    transfer_id,
+                    submission.plan_id,
+                    submission.operator,
+                    pending.priority,
+                    transfer.link,
+                    submission.path,
+                    transfer.extent.length,
+                    pending.submitted_at,
+                    pending.started_at,
+                    now,
+                    None if error is None else error.code,
+                    transfer.credit,
+                    transfer.peer,
+                )
+            )
         submission.remaining -= 1
         if submission.remaining == 0:
             _resolve(submission)
@@ -307,6 +512,7 @@ class IoSchedulerService:
         self._submitted.clear()
         for pending in self._pending.values():
             pending.submission.error = self._failure
+            pending.submission.remaining = 0
             _resolve(pending.submission)
         self._pending.clear()
         self._turn_soon()
@@ -316,6 +522,8 @@ def _resolve(submission: Submission) -> None:
     if submission.ended.done():
         return
     if submission.error is not None:
+        # The error may be kept for long, and its traceback keeps whoever waited.
+        submission.buffers.clear()
         submission.ended.set_exception(submission.error)
     else:
         submission.ended.set_result(None)

@@ -3,49 +3,71 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from pystachio.errors import PystachioError
-from pystachio.io_scheduler.devices import ChunkRead, Destination, DeviceFile
-from pystachio.io_scheduler.request import Extent, Link, PriorityClass, Transfer
+from pystachio.io_scheduler.devices import Buffer, ChunkRequest, DeviceFile
+from pystachio.io_scheduler.ledger import Account
+from pystachio.io_scheduler.request import CreditPool, Extent, Link, PriorityClass, Transfer
 
 
-@dataclass(frozen=True, slots=True)
-class FileRead:
-    """One contiguous read: `extent` of a file into `destination`, which is as long.
+class Request(NamedTuple):
+    """One contiguous move between `extent` of a file and `buffer`, which is as long.
 
-    `required` bytes from the start must exist (the rest is rounding, which may lie behind the end of the file);
-    `useful` bytes were asked for.
+    Without a buffer one is taken from the service's pool when the first chunk starts (`Submission.buffers`). `required`
+    bytes from the start must exist (the rest is rounding, which may lie behind the end of the file); `useful` bytes
+    were asked for. The other fields are those of `request.Transfer`; `on_chunk` is called on the loop with each chunk
+    of a `by_chunk` transfer that has arrived.
     """
 
     extent: Extent
-    destination: Destination
+    buffer: Buffer | None
     required: int
     useful: int
+    credit: CreditPool | None = None
+    by_chunk: bool = False
+    on_chunk: Callable[[Extent], None] | None = None
+    through: Link | None = None
+    peer: str | None = None
+    rank: int = 0
+    write_back: bool = False
 
 
 @dataclass(slots=True, eq=False)
 class Submission:
     """The transfers of one client call on one file. They end together: when one fails, the others are given up.
 
-    `ended` is done when no device touches any destination any more; `remaining` transfers have not ended.
+    `ended` is done when no device touches any buffer any more; `remaining` transfers have not ended. `buffers` holds
+    what was taken from the pool, by position of the request.
     """
 
     plan_id: str
     path: str
     link: Link
+    operator: str
     ended: asyncio.Future[None]
+    remaining: int
     transfer_ids: tuple[int, ...] = ()
-    remaining: int = 0
+    buffers: dict[int, memoryview] = field(default_factory=dict)
     error: PystachioError | None = None
 
 
 @dataclass(slots=True, eq=False)
 class PendingTransfer:
+    """`account` is the ledger's for the plan on this link in the class `priority`."""
+
     transfer: Transfer
-    read: FileRead
+    request: Request
+    position: int
+    buffer: Buffer | None
     file: DeviceFile
     submission: Submission
+    submitted_at: float
+    priority: PriorityClass
+    account: Account
+    started_at: float | None = None
 
 
 @dataclass(slots=True, eq=False)
@@ -53,7 +75,7 @@ class PendingChunk:
     """A chunk inside a device. `priority` is the plan's class when it was started."""
 
     pending: PendingTransfer
-    read: ChunkRead
+    request: ChunkRequest
     priority: PriorityClass
     started_at: float
     queue_seconds: float

@@ -8,10 +8,9 @@ import sys
 import pytest
 
 from pystachio.errors import Cancelled, DataError
-from pystachio.io_scheduler.request import Extent, Link, LinkLimits, PriorityClass, Transfer
-from pystachio.io_scheduler.scheduler import (
+from pystachio.io_scheduler.events import (
     Action,
-    CancelTransfer,
+    CancelChunks,
     ChunkCompleted,
     ChunkFailed,
     CompleteTransfer,
@@ -22,15 +21,16 @@ from pystachio.io_scheduler.scheduler import (
     PlanClosed,
     PlanOpened,
     PriorityChanged,
-    Scheduler,
     StartChunk,
     TransfersCancelled,
     TransfersSubmitted,
 )
+from pystachio.io_scheduler.request import Extent, Link, LinkLimits, PriorityClass, Transfer
+from pystachio.io_scheduler.scheduler import Scheduler
 
 DISK = Link("disk", "1:0")
 OTHER_DISK = Link("disk", "2:0")
-LIMITS = LinkLimits(chunk_bytes=10, window_bytes=20)
+LIMITS = LinkLimits(chunk_bytes=10, window_bytes=20, calibrated=False)
 BROKEN = DataError("the disk is broken")
 
 
@@ -89,7 +89,7 @@ def test_an_empty_transfer_is_complete(core: Core) -> None:
 
 def test_a_failed_chunk_fails_the_transfer_once_nothing_is_outstanding(core: Core) -> None:
     core.submit(transfer(1, 100), transfer(2, 10))
-    assert core.handle(ChunkFailed(1, 0, BROKEN)) == [CancelTransfer(1, (10,)), start(2, 0)]
+    assert core.handle(ChunkFailed(1, 0, BROKEN)) == [CancelChunks(1, (10,)), start(2, 0)]
     assert core.handle(ChunkCompleted(1, 10)) == [FailTransfer(1, BROKEN)]
     assert core.handle(ChunkCompleted(2, 0)) == [CompleteTransfer(2)]
 
@@ -110,7 +110,7 @@ def test_a_cancelled_transfer_that_waits_fails_at_once(core: Core) -> None:
 
 def test_a_cancelled_transfer_inside_the_device_fails_when_it_has_left(core: Core) -> None:
     core.submit(transfer(1, 100))
-    assert core.handle(TransfersCancelled((1,))) == [CancelTransfer(1, (0, 10))]
+    assert core.handle(TransfersCancelled((1,))) == [CancelChunks(1, (0, 10))]
     assert core.handle(ChunkCompleted(1, 0)) == []
     (action,) = core.handle(ChunkCompleted(1, 10))
     assert isinstance(action, FailTransfer)
@@ -125,7 +125,7 @@ def test_cancelling_what_has_ended_does_nothing(core: Core) -> None:
 def test_a_cancelled_plan_leaves_the_other_untouched(core: Core) -> None:
     core.submit(transfer(1, 30), transfer(2, 30, "b"), transfer(3, 10, "b"))
     cancelled = core.handle(PlanCancelled("b"))
-    assert {type(action) for action in cancelled} == {CancelTransfer, FailTransfer}
+    assert {type(action) for action in cancelled} == {CancelChunks, FailTransfer}
     (refused,) = core.submit(transfer(4, 10, "b"))
     assert isinstance(refused, FailTransfer)
     assert refused.error.plan_id == "b"

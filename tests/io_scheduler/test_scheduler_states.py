@@ -7,10 +7,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from pystachio.errors import DataError
-from pystachio.io_scheduler.request import Extent, Link, LinkLimits, PriorityClass, Transfer
-from pystachio.io_scheduler.scheduler import (
+from pystachio.io_scheduler.events import (
     Action,
-    CancelTransfer,
+    CancelChunks,
     ChunkCompleted,
     ChunkFailed,
     CompleteTransfer,
@@ -21,11 +20,12 @@ from pystachio.io_scheduler.scheduler import (
     PlanClosed,
     PlanOpened,
     PriorityChanged,
-    Scheduler,
     StartChunk,
     TransfersCancelled,
     TransfersSubmitted,
 )
+from pystachio.io_scheduler.request import Extent, Link, LinkLimits, PriorityClass, Transfer
+from pystachio.io_scheduler.scheduler import Scheduler
 
 LINKS = (Link("disk", "1:0"), Link("disk", "2:0"))
 PLANS = ("a", "b", "c")
@@ -49,7 +49,7 @@ class History(RuleBasedStateMachine):
         self.priorities: dict[str, PriorityClass] = {}
         self.closed: set[str] = set()
         for link in LINKS:
-            self.handle(LinkOpened(link, LinkLimits(chunk_bytes=16, window_bytes=WINDOW)))
+            self.handle(LinkOpened(link, LinkLimits(chunk_bytes=16, window_bytes=WINDOW, calibrated=False)))
 
     def handle(self, event: Event) -> list[Action]:
         actions = self.scheduler.handle(event, 0.0)
@@ -79,7 +79,7 @@ class History(RuleBasedStateMachine):
             case FailTransfer():
                 assert not mine, "a transfer fails only when no device touches its destination"
                 self.ended.add(transfer_id)
-            case CancelTransfer(_, offsets):
+            case CancelChunks(_, offsets):
                 assert {(transfer_id, offset) for offset in offsets} == set(mine)
                 self.given_up.add(transfer_id)
 

@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 import pytest
 
 from pystachio.errors import Cancelled, DataError, InternalError
-from pystachio.io_scheduler.devices import ChunkEnd, ChunkRead
+from pystachio.io_scheduler.devices import ChunkEnd, ChunkRequest
 from pystachio.io_scheduler.request import Extent, Link, LinkLimits, PathTaken, PriorityClass
 from pystachio.io_scheduler.service import IoSchedulerService
 from tests.io_scheduler.scripted_device import ScriptedDevice
@@ -212,7 +212,7 @@ async def test_stopping_cancels_what_is_under_way() -> None:
 
 
 class BrokenDevice(ScriptedDevice):
-    def start(self, read: ChunkRead, ended: Callable[[ChunkEnd], None]) -> None:
+    def start(self, read: ChunkRequest, ended: Callable[[ChunkEnd], None]) -> None:
         raise ValueError("a defect")
 
 
@@ -223,9 +223,9 @@ async def test_a_device_that_raises_fails_the_read() -> None:
 
 
 class LyingDevice(ScriptedDevice):
-    def start(self, read: ChunkRead, ended: Callable[[ChunkEnd], None]) -> None:
+    def start(self, read: ChunkRequest, ended: Callable[[ChunkEnd], None]) -> None:
         for _ in range(2):
-            ended(ChunkEnd(len(read.destination), PathTaken.EMULATED))
+            ended(ChunkEnd(len(read.buffer), PathTaken.EMULATED))
 
 
 async def test_a_defect_of_the_scheduler_hangs_nobody() -> None:
@@ -250,7 +250,7 @@ async def test_a_service_starts_again_after_its_end() -> None:
 
 
 async def test_many_reads_at_once_share_one_open_file() -> None:
-    limits = LinkLimits(chunk_bytes=64, window_bytes=256)
+    limits = LinkLimits(chunk_bytes=64, window_bytes=256, calibrated=False)
     device = ScriptedDevice(FILES, limits=limits)
     async with serving(device) as service:
         client = service.client("p", PriorityClass.NORMAL)
