@@ -20,7 +20,7 @@ class SteadyClock:
         self._steady = 0.0
         self.jumps = 0
 
-    def read(self, outer: float, *, is_busy: bool) -> float:
+    def read(self, outer: float, is_busy: bool) -> float:
         """The steady time when the outer clock shows `outer`."""
         if self._outer is None:
             self._outer = self._steady = outer

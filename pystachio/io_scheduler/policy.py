@@ -96,7 +96,7 @@ class Plan:
 @dataclass(slots=True, eq=False)
 class TransferProgress:
     """How far a transfer has come. `outstanding` maps the offset of each chunk inside the device to its length and when
-    it was started; `redo` holds chunks that failed and may be started again.
+    it was started; `redo` holds chunks that failed and may be started again, None when there are none.
     """
 
     transfer: Transfer
@@ -111,7 +111,7 @@ class TransferProgress:
     gate: LinkQueue | None
     dispatched: int = 0
     outstanding: dict[int, tuple[int, float]] = field(default_factory=dict)
-    redo: list[Extent] = field(default_factory=list)
+    redo: list[Extent] | None = None
     backing_off: int = 0
     """Chunks that wait for their time to be tried again."""
     attempts: dict[int, int] | None = None
@@ -123,7 +123,7 @@ class TransferProgress:
     @property
     def waits(self) -> bool:
         """Whether something of it could be dispatched now."""
-        return self.error is None and (self.dispatched < self.length or bool(self.redo))
+        return self.error is None and (self.dispatched < self.length or self.redo is not None)
 
     def credit_for(self, length: int) -> int:
         """Bytes of credit that a chunk of `length` needs to start."""
@@ -134,7 +134,7 @@ class TransferProgress:
     @property
     def remaining(self) -> int:
         """Bytes of it that have not been dispatched, or must be again."""
-        return self.length - self.dispatched + sum(chunk.length for chunk in self.redo)
+        return self.length - self.dispatched + sum(chunk.length for chunk in self.redo or ())
 
 
 @dataclass(slots=True, eq=False)
@@ -168,7 +168,7 @@ class Flow:
         while waiting:
             progress = waiting[0][2]
             if progress.flow is self and progress.error is None:
-                if progress.dispatched < progress.length or progress.redo:
+                if progress.dispatched < progress.length or progress.redo is not None:
                     return progress
                 progress.flow = None
             heappop(waiting)
@@ -202,6 +202,7 @@ class LinkQueue:
 
     def __init__(self, limits: LinkLimits, policy: Policy) -> None:
         self.limits = limits
+        self._urgent_bytes = limits.urgent_bytes
         self.policy = policy
         self.window = Window(limits, policy.window_bytes)
         self.outstanding_bytes = 0
@@ -209,7 +210,8 @@ class LinkQueue:
         self.waiters = Waiters()
         self._waiters_go_first = False
         self.lanes = tuple(Lane(index, policy.reservations[index]) for index in LaneIndex)
-        self._backlogged = 0
+        self.backlogged = 0
+        """Flows that wait for this link itself, rather than for something else."""
         self._flows: dict[str, dict[tuple[int, str | None], Flow]] = {}
         self._submitted: dict[str, int] = {}
         self._peers: dict[str, PeerBudget] = {}
@@ -237,7 +239,7 @@ class LinkQueue:
         A chunk that does not fit into the window holds back lower lanes as well: letting them pass would keep the
         window full. One that lacks anything else is parked, and the next flow is looked at.
         """
-        while self._backlogged:
+        while self.backlogged:
             lane = self._next_lane(now)
             if lane is None:
                 break
@@ -246,19 +248,22 @@ class LinkQueue:
             if progress is None:
                 self._leave_lane(lane, flow)
                 continue
-            length = progress.redo[-1].length if progress.redo else self._chunk_length(progress)
-            extra = self.limits.urgent_bytes if lane.index == LaneIndex.INTERACTIVE else 0
-            if not self.window.has_room(self.outstanding_bytes, length, extra):
+            if progress.redo is None:
+                length = chunk_length(progress.length - progress.dispatched, self.window.chunk_bytes)
+            else:
+                length = progress.redo[-1].length
+            extra = self._urgent_bytes if lane.index == LaneIndex.INTERACTIVE else 0
+            if self.outstanding_bytes and not self.window.has_room(self.outstanding_bytes, length, extra):
                 return None
-            if self._park_if_lacking(flow, lane, progress, length, now):
+            if (
+                progress.budget is not None or progress.gate is not None or flow.peer is not None
+            ) and self._park_if_lacking(flow, lane, progress, length, now):
                 continue
             return progress, self._dispatch(lane, flow, progress, length, now)
-        if self.outstanding_bytes:
-            self.window.note_idle()
         return None
 
     def enter(self, length: int, now: float) -> None:
-        """A chunk goes into the device."""
+        """A chunk of another link goes through this one's device."""
         self.window.note_start(now, self.outstanding_bytes)
         self.outstanding_bytes += length
 
@@ -366,26 +371,27 @@ class LinkQueue:
             budget = self._peers[peer] = PeerBudget(self.limits.peer_bytes)
         return budget
 
-    def _chunk_length(self, progress: TransferProgress) -> int:
-        return chunk_length(progress.length - progress.dispatched, self.window.chunk_bytes)
-
     def _enter_lane(self, flow: Flow, now: float) -> None:
         lane = flow.lane
         if not lane.flows:
-            lane.settle(self._total, self.window.rate or ASSUMED_RATE)
-            # No credit for the time without work, and no waiting before it.
-            lane.balance = min(lane.balance, 0.0)
             lane.served_at = now
-        flow.start = self._due(flow) if lane.index == LaneIndex.INTERACTIVE else max(flow.start, lane.virtual_time)
+            if lane.reservation:
+                lane.settle(self._total, self.window.rate or ASSUMED_RATE)
+                # No credit for the time without work.
+                lane.balance = min(lane.balance, 0.0)
+        if lane.index == LaneIndex.INTERACTIVE:
+            flow.start = self._due(flow)
+        elif flow.start < lane.virtual_time:
+            flow.start = lane.virtual_time
         flow.backlogged = True
-        self._backlogged += 1
+        self.backlogged += 1
         self._sequence += 1
         heappush(lane.flows, (flow.start, flow.rank, self._sequence, flow))
 
     def _leave_lane(self, lane: Lane, flow: Flow) -> None:
         """The flow is the first of its lane."""
         flow.backlogged = False
-        self._backlogged -= 1
+        self.backlogged -= 1
         heappop(lane.flows)
 
     def _detach(self, flow: Flow) -> None:
@@ -394,7 +400,7 @@ class LinkQueue:
             flow.parked_on = None
         if flow.backlogged:
             flow.backlogged = False
-            self._backlogged -= 1
+            self.backlogged -= 1
             flow.lane.flows = [entry for entry in flow.lane.flows if entry[3] is not flow]
             heapify(flow.lane.flows)
 
@@ -445,10 +451,11 @@ class LinkQueue:
     def _dispatch(self, lane: Lane, flow: Flow, progress: TransferProgress, length: int, now: float) -> Extent:
         if progress.redo:
             chunk = progress.redo.pop()
+            progress.redo = progress.redo or None
         else:
             chunk = Extent(progress.transfer.extent.offset + progress.dispatched, length)
             progress.dispatched += length
-        progress.outstanding[chunk.offset] = (length, now)
+        progress.outstanding[chunk[0]] = (length, now)
         if progress.budget is not None:
             need = progress.credit_for(length)
             progress.budget.take(need)
@@ -457,11 +464,12 @@ class LinkQueue:
             progress.gate.enter(length, now)
         if flow.peer is not None:
             flow.peer.take(length)
-        self.enter(length, now)
-        self._charge(lane, flow, length, now)
+        self.window.note_start(now, self.outstanding_bytes)
+        self.outstanding_bytes += length
+        self._charge(lane, flow, progress, length, now)
         return chunk
 
-    def _charge(self, lane: Lane, flow: Flow, length: int, now: float) -> None:
+    def _charge(self, lane: Lane, flow: Flow, progress: TransferProgress, length: int, now: float) -> None:
         self._total += length
         lane.balance -= length
         lane.served_at = now
@@ -471,6 +479,12 @@ class LinkQueue:
         elif self.policy.fair:
             lane.virtual_time = flow.start
             flow.start += length / self._weight(flow)
+        if not progress.waits:
+            progress.flow = None
+            heappop(flow.waiting)
+            if not flow.waiting:
+                self._leave_lane(lane, flow)
+                return
         self._sequence += 1
         heapreplace(lane.flows, (flow.start, flow.rank, self._sequence, flow))
 

@@ -72,10 +72,10 @@ class Scheduler:
 
     def handle(self, event: Event, now: float) -> list[Action]:
         """Take a fact into account and say what is to be done; `now` in seconds of any monotonic clock."""
-        now = self._clock.read(now, is_busy=self._inside > 0)
+        now = self._clock.read(now, self._inside > 0)
         match event:
-            case ChunkCompleted(transfer_id, offset):
-                return self._end_chunk(transfer_id, offset, None, now)
+            case ChunkCompleted():
+                return self._end_chunk(event[0], event[1], None, now)
             case TransfersSubmitted(transfers):
                 return self._submit(transfers, now)
             case CreditReleased(pool, nbytes):
@@ -320,7 +320,7 @@ class Scheduler:
 
     def _fail(self, progress: TransferProgress, error: PystachioError, actions: list[Action], now: float) -> None:
         progress.error = error
-        progress.redo.clear()
+        progress.redo = None
         progress.backing_off = 0
         self._withdraw(progress, actions, now)
         if progress.outstanding:
@@ -344,12 +344,17 @@ class Scheduler:
     # Chunks
 
     def _dispatch(self, queue: LinkQueue, actions: list[Action], now: float) -> None:
-        while (started := queue.next_chunk(now)) is not None:
+        while queue.backlogged:
+            started = queue.next_chunk(now)
+            if started is None:
+                return
             progress, chunk = started
             if not self._inside:
                 self._checked_at = now
             self._inside += 1
             actions.append(StartChunk(progress.transfer.transfer_id, chunk, now - progress.submitted_at))
+        # There is room and nothing to start.
+        queue.window.is_limited = True
 
     def _dispatch_all(self, queues: Iterable[LinkQueue], actions: list[Action], now: float) -> None:
         """Links may share a resource: the most urgent goes first."""
@@ -453,7 +458,7 @@ class Scheduler:
             _, _, progress, chunk = heappop(self._retries)
             if progress.error is None:
                 progress.backing_off -= 1
-                progress.redo.append(chunk)
+                progress.redo = [*(progress.redo or ()), chunk]
                 if progress.flow is None:
                     progress.queue.push(progress, now)
                 self._dispatch(progress.queue, actions, now)

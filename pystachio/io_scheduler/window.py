@@ -38,7 +38,6 @@ class Window:
         "_best_before",
         "_epoch_bytes",
         "_epoch_chunks",
-        "_epoch_is_limited",
         "_epoch_started",
         "_latencies",
         "_limits",
@@ -47,6 +46,7 @@ class Window:
         "_period_is_full",
         "chunk_bytes",
         "is_calibrated",
+        "is_limited",
         "is_measuring",
         "nbytes",
         "rate",
@@ -72,7 +72,8 @@ class Window:
         self._epoch_started = 0.0
         self._epoch_bytes = 0
         self._epoch_chunks = 0
-        self._epoch_is_limited = False
+        self.is_limited = False
+        """There was room and nothing to start: the rate says how much was asked for, not what the device can do."""
 
     @property
     def latency(self) -> float | None:
@@ -98,13 +99,9 @@ class Window:
         self._alone = True
         self._epoch_started = now
         self._epoch_bytes = self._epoch_chunks = 0
-        self._epoch_is_limited = False
+        self.is_limited = False
         if self.is_calibrated and now >= self._measure_at:
             self.is_measuring = True
-
-    def note_idle(self) -> None:
-        """There was room and nothing to start: the rate says how much was asked for, not what the device can do."""
-        self._epoch_is_limited = True
 
     def note_end(self, now: float, length: int, started_at: float, outstanding: int) -> None:
         """A chunk came out of the device and `outstanding` bytes are left in there."""
@@ -119,7 +116,7 @@ class Window:
             self._note_rate(now, self._epoch_bytes / seconds)
             self._epoch_started = now
             self._epoch_bytes = self._epoch_chunks = 0
-            self._epoch_is_limited = False
+            self.is_limited = False
 
     def _note_latency(self, now: float, seconds: float, length: int) -> None:
         is_first = not self._latencies
@@ -133,7 +130,7 @@ class Window:
             self._period_ends = now + RATE_SECONDS
             self._period_is_full = False
         self._best = max(self._best, rate)
-        self._period_is_full |= not self._epoch_is_limited
+        self._period_is_full |= not self.is_limited
         best = max(self._best, self._best_before)
         if best != self.rate:
             self.rate = best
