@@ -44,7 +44,11 @@ class LaneIndex(IntEnum):
     BATCH = 3
 
 
-_LANE_OF_CLASS: Final = (LaneIndex.INTERACTIVE, LaneIndex.NORMAL, LaneIndex.BATCH)
+# Plain numbers: the hash of an enumeration's member is computed in Python.
+_INTERACTIVE: Final = int(LaneIndex.INTERACTIVE)
+_WRITE_BACK: Final = int(LaneIndex.WRITE_BACK)
+_NORMAL: Final = int(LaneIndex.NORMAL)
+_LANE_OF_CLASS: Final = (_INTERACTIVE, _NORMAL, int(LaneIndex.BATCH))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -179,7 +183,7 @@ class Flow:
 class Lane:
     """The backlogged flows, earliest first. `balance` is how many bytes it is behind its reservation."""
 
-    index: LaneIndex
+    index: int
     reservation: float
     virtual_time: float = 0.0
     flows: list[tuple[float, int, int, Flow]] = field(default_factory=list)
@@ -209,12 +213,13 @@ class LinkQueue:
         self.written_off_bytes = 0
         self.waiters = Waiters()
         self._waiters_go_first = False
-        self.lanes = tuple(Lane(index, policy.reservations[index]) for index in LaneIndex)
+        self.lanes = tuple(Lane(int(index), policy.reservations[index]) for index in LaneIndex)
         self.backlogged = 0
         """Flows that wait for this link itself, rather than for something else."""
         self._flows: dict[str, dict[tuple[int, str | None], Flow]] = {}
         self._submitted: dict[str, int] = {}
         self._peers: dict[str, PeerBudget] = {}
+        self.has_peers = False
         self._sequence = 0
         self._total = 0
 
@@ -252,7 +257,7 @@ class LinkQueue:
                 length = chunk_length(progress.length - progress.dispatched, self.window.chunk_bytes)
             else:
                 length = progress.redo[-1].length
-            extra = self._urgent_bytes if lane.index == LaneIndex.INTERACTIVE else 0
+            extra = self._urgent_bytes if lane.index == _INTERACTIVE else 0
             if self.outstanding_bytes and not self.window.has_room(self.outstanding_bytes, length, extra):
                 return None
             if (
@@ -278,10 +283,6 @@ class LinkQueue:
         if self.waiters.reserved_for is not None and self.waiters.reserved_for is not flow:
             return False
         return self.window.has_room(self.outstanding_bytes, length, 0)
-
-    @property
-    def has_peers(self) -> bool:
-        return bool(self._peers)
 
     def waiters_come_first(self, now: float) -> bool:
         """Whether flows of other links go before this one's own: by urgency, and in turns."""
@@ -312,7 +313,7 @@ class LinkQueue:
             return
         target = self.lanes[_LANE_OF_CLASS[plan.priority]]
         for (index, peer), flow in tuple(flows.items()):
-            if index == LaneIndex.WRITE_BACK:
+            if index == _WRITE_BACK:
                 continue
             self._detach(flow)
             del flows[index, peer]
@@ -347,9 +348,9 @@ class LinkQueue:
     def _flow_of(self, progress: TransferProgress) -> Flow:
         transfer, plan = progress.transfer, progress.payer
         policy = self.policy
-        index: LaneIndex = _LANE_OF_CLASS[plan.priority] if policy.classes else LaneIndex.NORMAL
+        index = _LANE_OF_CLASS[plan.priority] if policy.classes else _NORMAL
         if transfer.write_back and policy.classes:
-            index = LaneIndex.WRITE_BACK
+            index = _WRITE_BACK
         owner, peer = (plan.plan_id, transfer.peer) if policy.fair else ("", None)
         flows = self._flows.get(owner)
         if flows is None:
@@ -369,6 +370,7 @@ class LinkQueue:
         budget = self._peers.get(peer)
         if budget is None:
             budget = self._peers[peer] = PeerBudget(self.limits.peer_bytes)
+            self.has_peers = True
         return budget
 
     def _enter_lane(self, flow: Flow, now: float) -> None:
@@ -379,7 +381,7 @@ class LinkQueue:
                 lane.settle(self._total, self.window.rate or ASSUMED_RATE)
                 # No credit for the time without work.
                 lane.balance = min(lane.balance, 0.0)
-        if lane.index == LaneIndex.INTERACTIVE:
+        if lane.index == _INTERACTIVE:
             flow.start = self._due(flow)
         elif flow.start < lane.virtual_time:
             flow.start = lane.virtual_time
@@ -474,7 +476,7 @@ class LinkQueue:
         lane.balance -= length
         lane.served_at = now
         flow.taken += length
-        if lane.index == LaneIndex.INTERACTIVE:
+        if lane.index == _INTERACTIVE:
             flow.start = self._due(flow)
         elif self.policy.fair:
             lane.virtual_time = flow.start

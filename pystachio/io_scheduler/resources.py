@@ -46,15 +46,13 @@ class Resource(Protocol):
 class Waiters:
     """The flows parked on one resource, by class and then by arrival."""
 
-    __slots__ = ("_lanes", "reserved_for")
+    __slots__ = ("_lanes", "count", "reserved_for")
 
     def __init__(self) -> None:
         self._lanes: tuple[deque[ParkedFlow], ...] = tuple(deque() for _ in PriorityClass)
+        self.count = 0
         self.reserved_for: ParkedFlow | None = None
         """A flow that has waited so long that nobody else may take what is released."""
-
-    def __bool__(self) -> bool:
-        return any(self._lanes)
 
     def __iter__(self) -> Iterator[ParkedFlow]:
         for lane in self._lanes:
@@ -62,11 +60,13 @@ class Waiters:
 
     def add(self, flow: ParkedFlow) -> None:
         self._lanes[flow.urgency].append(flow)
+        self.count += 1
 
     def remove(self, flow: ParkedFlow) -> None:
         for lane in self._lanes:
             if flow in lane:
                 lane.remove(flow)
+                self.count -= 1
                 break
         if self.reserved_for is flow:
             self.reserved_for = None

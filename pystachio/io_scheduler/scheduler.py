@@ -248,16 +248,20 @@ class Scheduler:
     def _submit(self, transfers: tuple[Transfer, ...], now: float) -> list[Action]:
         actions: list[Action] = []
         queues: dict[LinkQueue, None] = {}
+        link, queue = None, None
         for transfer in transfers:
             plan = self._plans.get(transfer.plan_id)
-            length = transfer.extent.length
+            length = transfer.extent[1]
             if plan is None or plan.cancelled:
                 actions.append(FailTransfer(transfer.transfer_id, _cancelled(transfer.plan_id)))
                 continue
             if length == 0:
                 actions.append(CompleteTransfer(transfer.transfer_id))
                 continue
-            queue = self._links[transfer.link]
+            if queue is None or transfer.link is not link:
+                link = transfer.link
+                queue = self._links[link]
+                queues[queue] = None
             budget = None if transfer.credit is None else self._pools[transfer.credit]
             if budget is not None and _least_credit(transfer, queue) > budget.nbytes:
                 actions.append(FailTransfer(transfer.transfer_id, _too_large(transfer, budget)))
@@ -266,7 +270,6 @@ class Scheduler:
             progress = TransferProgress(transfer, queue, plan, now, transfer.criticality, length, plan, budget, gate)
             self._transfers[transfer.transfer_id] = plan.transfers[transfer.transfer_id] = progress
             queue.push(progress, now)
-            queues[queue] = None
         for queue in queues:
             self._dispatch(queue, actions, now)
         return actions
@@ -377,7 +380,11 @@ class Scheduler:
             self._deliver(progress, Extent(offset, length), actions, now)
         if transfer_id in self._transfers and not (progress.outstanding or progress.waits or progress.backing_off):
             self._end_transfer(progress, actions, now)
-        self._free(progress, length, started_at, actions, now)
+        queue = progress.queue
+        if progress.gate is None and not queue.has_peers and not queue.waiters.count:
+            self._dispatch(queue, actions, now)
+        else:
+            self._free(progress, length, started_at, actions, now)
         return actions
 
     def _deliver(self, progress: TransferProgress, chunk: Extent, actions: list[Action], now: float) -> None:
@@ -401,7 +408,7 @@ class Scheduler:
 
     def _share(self, queue: LinkQueue, actions: list[Action], now: float) -> None:
         """There is room in the link's device, for its own transfers or for those that pass through it."""
-        if not queue.waiters:
+        if not queue.waiters.count:
             self._dispatch(queue, actions, now)
             return
         if queue.waiters_come_first(now):
@@ -422,7 +429,7 @@ class Scheduler:
     def _release_credit(self, budget: CreditBudget, nbytes: int, now: float) -> list[Action]:
         budget.give(nbytes)
         actions: list[Action] = []
-        if budget.waiters:
+        if budget.waiters.count:
             self._wake(budget, actions, now)
         return actions
 
