@@ -9,6 +9,7 @@ import asyncio
 import time
 import uuid
 import weakref
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -20,10 +21,12 @@ from pystachio.errors import InvalidRequest, PystachioError, ResourceExhausted
 from pystachio.io_scheduler.buffers import IDLE_BYTES, BufferPool
 from pystachio.io_scheduler.client import HostBuffer
 from pystachio.io_scheduler.devices import choose
+from pystachio.io_scheduler.history import History
 from pystachio.io_scheduler.ledger import Totals
 from pystachio.io_scheduler.request import Extent, PriorityClass
 from pystachio.io_scheduler.service import IoSchedulerService
 from pystachio.operators.arrow import batch_to_arrow
+from pystachio.operators.operator import Operator
 from pystachio.operators.parquet_footer import read_footers
 from pystachio.operators.pipeline import Graph, PhysicalPlan, build_graph, operator_names, operators_of
 from pystachio.operators.scan import Scan
@@ -38,10 +41,14 @@ from pystachio.runtime.metrics import OperatorSnapshot
 from pystachio.runtime.node import Node, NodeStatistics
 from pystachio.runtime.plan import PlanHandle
 from pystachio.runtime.settings import ExecutionSettings
+from pystachio.trace import plan_trace
+from pystachio.trace.plan_trace import PlanTrace
+from pystachio.trace.verdict import Verdict, verdict
 
 _CATALOG_PLAN = "catalog"
 """The ledger's name for reads that belong to no plan: footers and samples."""
 _DEVICE_MEMORY_FRACTION = 0.8
+_LONGEST_LABEL = 60
 _IDLE_BUFFER_SHARE = 8
 """Read buffers between two uses keep at most this part of the memory budget, beside it."""
 
@@ -76,10 +83,12 @@ class EmbeddedNode:
         transfers = IoSchedulerService(
             open_device=choose(settings.io_device, direct=settings.direct_io == "on"),
             buffers=BufferPool(idle_bytes=min(IDLE_BYTES, settings.memory // _IDLE_BUFFER_SHARE)),
+            history=History(enabled=settings.tracing),
         )
         execution = execution_settings(settings)
         budgets = _budgets(settings, device)
         self._transfers = transfers
+        self._workers = settings.threads
         self._host = NodeHost(lambda: Node(transfers=transfers, settings=execution, memory=budgets, device=device))
         try:
             self._host.start()
@@ -131,8 +140,31 @@ class EmbeddedNode:
         return SessionStatistics(now.plans_running, reserved, now.leaked_bytes + now.leaked_external)
 
     @property
+    def keeps_traces(self) -> bool:
+        return self._transfers.history.enabled
+
+    @property
     def host(self) -> NodeHost:
         return self._host
+
+    def plan_trace(self, plan: RunningPlan, submitted: float) -> PlanTrace:
+        """What is remembered of the plan, which was submitted then. Raises InvalidRequest when the node has stopped."""
+
+        async def take() -> PlanTrace:
+            return plan_trace.take(
+                plan.plan_id,
+                submitted=submitted,
+                now=time.monotonic(),
+                history=self._transfers.history,
+                tracing=self._host.node.tracing,
+                workers=self._workers,
+                labels=operator_labels(plan.plan),
+                decoders=frozenset(
+                    name for name, operator in named_operators(plan.plan).items() if isinstance(operator, Scan)
+                ),
+            )
+
+        return self._host.call(take()).result()
 
     def totals(self, plan_id: str) -> Totals:
         """What the I/O scheduler moved for the plan; on the node's loop."""
@@ -146,7 +178,7 @@ class RunningPlan:
         self.plan_id = uuid.uuid4().hex[:12]
         self.plan = plan
         self._node = node
-        self._submitted = time.perf_counter()
+        self._submitted = time.monotonic()
         self._seconds: float | None = None
         self._totals = Totals()
         self._rows = 0
@@ -179,7 +211,7 @@ class RunningPlan:
         self._error = await self._handle.wait_ended()
         self._totals = self._node.totals(self.plan_id)
         # Last: other threads read the rest once this says that the plan has ended.
-        self._seconds = time.perf_counter() - self._submitted
+        self._seconds = time.monotonic() - self._submitted
         if not self._graph.done():
             self._graph.set_result(None)
 
@@ -217,7 +249,7 @@ class RunningPlan:
     @property
     def seconds(self) -> float:
         """From submission to the end, or to now."""
-        return self._seconds if self._seconds is not None else time.perf_counter() - self._submitted
+        return self._seconds if self._seconds is not None else time.monotonic() - self._submitted
 
     def transferred(self) -> Totals:
         """What the I/O scheduler moved for this plan so far."""
@@ -245,7 +277,24 @@ class RunningPlan:
         return tuple(reports)
 
     def explain(self, analyze: bool) -> str:
-        return render(self.plan, self._snapshots() if analyze else None)
+        if not analyze:
+            return render(self.plan)
+        tree = render(self.plan, self._snapshots())
+        found = self.verdict()
+        return tree if found is None else f"{tree}\n\n{found}"
+
+    def trace(self) -> PlanTrace:
+        """What is remembered of the plan so far. Raises InvalidRequest when the node has stopped or keeps no record."""
+        if not self._node.keeps_traces:
+            raise InvalidRequest("nothing is traced", hint="set 'tracing' to true")
+        return self._node.plan_trace(self, self._submitted)
+
+    def verdict(self) -> Verdict | None:
+        """What bounded the plan so far; None when the node has stopped or keeps no record."""
+        try:
+            return verdict(self.trace())
+        except InvalidRequest:
+            return None
 
     def progress(self) -> float | None:
         """The share of the rows of all scanned tables that the scans have gone through or skipped."""
@@ -260,6 +309,20 @@ class RunningPlan:
 
     def _snapshots(self) -> dict[str, OperatorSnapshot]:
         return {snapshot.name: snapshot for snapshot in self._handle.metrics.snapshot().operators}
+
+
+def named_operators(plan: PhysicalPlan) -> dict[str, Operator]:
+    """The plan's operators by the names that metrics and records have for them."""
+    names = operator_names(plan)
+    return {names[id(operator)]: operator for operator in operators_of(plan)}
+
+
+def operator_labels(plan: PhysicalPlan) -> dict[str, str]:
+    """What people call the operators, by name: the head of their label, numbered where several are alike."""
+    heads = {name: operator.label().split(" [")[0] for name, operator in named_operators(plan).items()}
+    heads = {name: head if len(head) <= _LONGEST_LABEL else f"{head[:_LONGEST_LABEL]}…" for name, head in heads.items()}
+    alike = Counter(heads.values())
+    return {name: head if alike[head] == 1 else f"{head} ({name.split(':')[0]})" for name, head in heads.items()}
 
 
 def execution_settings(settings: Settings) -> ExecutionSettings:

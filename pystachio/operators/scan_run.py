@@ -118,7 +118,7 @@ class ScanRun:
 
     async def _work(self) -> None:
         while (fetch := await self._ready.get()) is not None:
-            with self._ctx.metrics.waiting(WaitReason.IO):
+            with self._ctx.metrics.waiting(WaitReason.IO, fetch.unit.file.path, fetch.nbytes):
                 source = await fetch.source
             self._window.leave(fetch.nbytes)
             rows = UnitRows(self._reader, fetch.unit)
@@ -148,7 +148,7 @@ class ScanRun:
         self._release(reservation)
 
     async def _read_rest(self, rows: UnitRows) -> FetchedExtents:
-        with self._ctx.metrics.waiting(WaitReason.IO):
+        with self._ctx.metrics.waiting(WaitReason.IO, rows.unit.file.path):
             return await self._read(rows.unit, self._reader.rest)
 
     async def _spread(self, rows: UnitRows, source: FetchedExtents, split: bool) -> None:

@@ -19,7 +19,7 @@ from pystachio.runtime.plan_entry import PlanEntry
 from pystachio.runtime.settings import ExecutionSettings
 from pystachio.runtime.slots import Slot
 from pystachio.runtime.streams import Stream
-from pystachio.runtime.tracing import PhaseRecord, Tracing
+from pystachio.runtime.tracing import Phase, PhaseRecord, Tracing
 from pystachio.runtime.transfers import Transfers
 
 T = TypeVar("T", bound=Sized)
@@ -105,12 +105,12 @@ class PlanScope:
         self.channels.append(channel)
         return channel
 
-    def end_phase(self, name: str) -> None:
+    def end_phase(self, phase: Phase) -> None:
         """What the plan did since its last phase, or since its submission, was this."""
         now = self.clock.now()
         if self._tracing.enabled:
             entry = self.entry
-            self._tracing.phase(PhaseRecord(entry.plan_id, name, entry.priority, self._phase_started, now))
+            self._tracing.phase(PhaseRecord(entry.plan_id, phase, entry.priority, self._phase_started, now))
         self._phase_started = now
 
 
@@ -126,7 +126,7 @@ async def run_graph(scope: PlanScope, build: BuildGraph) -> None:
     try:
         await execution.run(build)
     finally:
-        scope.end_phase("drain")
+        scope.end_phase(Phase.DRAIN)
         for channel in scope.channels:
             channel.discard()
 
@@ -143,11 +143,11 @@ class _Execution:
             async with asyncio.TaskGroup() as tasks:
                 for spec in self._build(build):
                     tasks.create_task(self._run_task(spec), name=f"{self._scope.identity.plan_id}/{spec.name}")
-                self._scope.end_phase("start")
+                self._scope.end_phase(Phase.START)
         except* PystachioError:
             assert self._failure is not None, "every failing task records its error"
         finally:
-            self._scope.end_phase("run")
+            self._scope.end_phase(Phase.RUN)
         if self._failure is not None:
             raise self._failure
         for channel in self._scope.channels:

@@ -129,7 +129,8 @@ class OperatorMetrics:
     def device_ended(self, stream: str, launched: float) -> None:
         """A device's stream has done what was put on it at `launched`."""
         if self.tracing.enabled:
-            self.tracing.job(JobRecord(self.plan_id, self.name, stream, launched, launched, self.clock.now()))
+            now = self.clock.now()
+            self.tracing.job(JobRecord(self.plan_id, self.name, stream, launched, launched, now, on_device=True))
 
     def add_wait(self, reason: WaitReason, seconds: float) -> None:
         with self._lock:

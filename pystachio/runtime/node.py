@@ -195,7 +195,7 @@ class Node:
             settings=self._settings,
             clock=self._clock,
             memory=self._memory,
-            transfers=lambda operator: PlanTransfers(client, entry),
+            transfers=lambda operator: PlanTransfers(client.of_operator(operator), entry),
             stream=self._streams.open,
             tracing=self.tracing,
         )

@@ -29,8 +29,16 @@ class WaitReason(StrEnum):
     STREAM = "stream"
 
 
+class Phase(StrEnum):
+    """`start` builds the graph, `run` lasts until every task has ended, `drain` until the client has read the rest."""
+
+    START = "start"
+    RUN = "run"
+    DRAIN = "drain"
+
+
 class JobRecord(NamedTuple):
-    """An operator's work on a thread or on a device's stream, both named by `thread`.
+    """An operator's work on a thread or, `on_device`, on a device's stream, both named by `thread`.
 
     `submitted` is when the job was ready to run. It is None for a streaming operator's part of another's job: such
     parts lie inside a job on the same thread.
@@ -42,6 +50,7 @@ class JobRecord(NamedTuple):
     submitted: float | None
     started: float
     ended: float
+    on_device: bool = False
 
 
 class WaitRecord(NamedTuple):
@@ -68,10 +77,10 @@ class MemoryRecord(NamedTuple):
 
 
 class PhaseRecord(NamedTuple):
-    """A part of a plan's life. The phases of a plan follow each other and cover it."""
+    """A part of a plan's life. The phases of a plan follow each other and cover it, also when it fails."""
 
     plan_id: str
-    name: str
+    phase: Phase
     priority: int
     started: float
     ended: float
@@ -107,7 +116,7 @@ class Tracing:
         self.phase: Callable[[PhaseRecord], None] = self._phases.append
 
     def snapshot(self, since: float = 0.0, until: float = float("inf")) -> TracingSnapshot:
-        """All that touched the span of time, of every plan; memory from before it too: levels last until they change."""
+        """All that touched the span of time, of every plan; memory from before it too: levels last."""
         jobs, waits, memory, phases = (
             _copied(self._jobs),
             _copied(self._waits),

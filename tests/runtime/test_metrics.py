@@ -7,7 +7,7 @@ import threading
 import pytest
 
 from pystachio.runtime.metrics import OperatorMetrics, PlanMetrics
-from pystachio.runtime.tracing import Tracing, WaitReason
+from pystachio.runtime.tracing import JobRecord, Tracing, WaitReason
 
 
 class ManualClock:
@@ -91,7 +91,7 @@ def test_jobs_their_parts_and_waits_are_traced() -> None:
     scan.job_ended(job)
     seen = tracing.snapshot()
     thread = threading.current_thread().name
-    assert seen.jobs == (("p", "filter", thread, None, 2.5, 3), ("p", "scan", thread, 1, 2, 4))
+    assert seen.jobs == (JobRecord("p", "filter", thread, None, 2.5, 3), JobRecord("p", "scan", thread, 1, 2, 4))
     assert seen.waits == (("p", "scan", WaitReason.MEMORY, "host", 7, 0, 1),)
 
 
