@@ -39,17 +39,15 @@ from pystachio.io_scheduler.events import (
     TransfersSubmitted,
     WriteOffChunks,
 )
+from pystachio.io_scheduler.leases import Leases, Ranks
 from pystachio.io_scheduler.policy import POLICIES, Flow, LinkQueue, Plan, Policy, TransferProgress
-from pystachio.io_scheduler.request import CreditPool, Extent, Lease, Link, PriorityClass, Transfer
+from pystachio.io_scheduler.request import CreditPool, Extent, Link, PriorityClass, Transfer
 from pystachio.io_scheduler.resources import CreditBudget, Resource
 
 CHECK_SECONDS = 1.0
 """How often the chunks inside devices are checked for time-outs."""
 BACK_OFF_SECONDS = 0.01
 """Before the second attempt of a chunk; four times as long before each further one."""
-LONGEST_LEASE_SECONDS = 60.0
-
-_CLASSES = frozenset(PriorityClass)
 
 
 class Scheduler:
@@ -65,8 +63,7 @@ class Scheduler:
         self._lost: dict[tuple[int, int], tuple[LinkQueue, CreditBudget | None, int]] = {}
         self._retries: list[tuple[float, int, TransferProgress, Extent]] = []
         self._sequence = 0
-        self._lease: tuple[int, int] | None = None
-        self._lease_ends: float | None = None
+        self._leases = Leases()
         self._checked_at = 0.0
         self._inside = 0
 
@@ -102,7 +99,7 @@ class Scheduler:
             case PoolOpened(pool, nbytes):
                 return self._open_pool(pool, nbytes, now)
             case LeaseGranted(lease):
-                return self._take_lease(lease, now)
+                return self._rank_all(self._leases.take(lease, self._plans, now), now)
             case _:
                 assert_never(event)
         return []
@@ -112,8 +109,9 @@ class Scheduler:
         wake = self._checked_at + CHECK_SECONDS if self._inside else None
         if self._retries and (wake is None or self._retries[0][0] < wake):
             wake = self._retries[0][0]
-        if self._lease_ends is not None and (wake is None or self._lease_ends < wake):
-            wake = self._lease_ends
+        lease_ends = self._leases.ends
+        if lease_ends is not None and (wake is None or lease_ends < wake):
+            wake = lease_ends
         return None if wake is None else self._clock.outer(wake)
 
     def statistics(self) -> SchedulerStatistics:
@@ -122,7 +120,7 @@ class Scheduler:
             transfers=len(self._transfers),
             links=tuple(self._link_statistics(link, queue) for link, queue in self._links.items()),
             pools=tuple(PoolStatistics(pool, budget.nbytes, budget.used) for pool, budget in self._pools.items()),
-            lease=self._lease if self._lease_ends is not None else None,
+            lease=self._leases.in_force(),
             clock_jumps=self._clock.jumps,
         )
 
@@ -213,34 +211,10 @@ class Scheduler:
         self._dispatch_all(self._links.values(), actions, now)
         return actions
 
-    def _take_lease(self, lease: Lease, now: float) -> list[Action]:
-        """Leases that are superseded or make no sense change nothing."""
-        if not (isinstance(lease.seconds, int | float) and 0.0 < lease.seconds <= LONGEST_LEASE_SECONDS):
-            return []
-        if self._lease is not None and (lease.epoch, lease.sequence) <= self._lease:
-            return []
-        self._lease = (lease.epoch, lease.sequence)
-        self._lease_ends = now + lease.seconds
+    def _rank_all(self, ranks: Ranks, now: float) -> list[Action]:
         actions: list[Action] = []
-        for order in lease.plans:
-            plan = self._plans.get(order.plan_id)
-            if plan is None or not (math.isfinite(order.weight) and order.weight > 0.0):
-                continue
-            plan.weight = order.weight
-            if order.priority == plan.local_priority:
-                plan.priority_is_local = False
-            elif not plan.priority_is_local and order.priority in _CLASSES and order.priority != plan.priority:
-                actions += self._rank(plan, PriorityClass(order.priority), now)
-        return actions
-
-    def _end_lease(self, now: float) -> list[Action]:
-        """Fall back to what the plans brought along."""
-        self._lease_ends = None
-        actions: list[Action] = []
-        for plan in self._plans.values():
-            plan.weight = plan.local_weight
-            if plan.priority != plan.local_priority:
-                actions += self._rank(plan, plan.local_priority, now)
+        for plan, priority in ranks:
+            actions += self._rank(plan, priority, now)
         return actions
 
     # Transfers
@@ -469,8 +443,8 @@ class Scheduler:
                 if progress.flow is None:
                     progress.queue.push(progress, now)
                 self._dispatch(progress.queue, actions, now)
-        if self._lease_ends is not None and self._lease_ends <= now:
-            actions += self._end_lease(now)
+        if self._leases.ends is not None and self._leases.ends <= now:
+            actions += self._rank_all(self._leases.end(self._plans.values()), now)
         if self._inside and now - self._checked_at >= CHECK_SECONDS:
             self._checked_at = now
             self._check_timeouts(actions, now)
