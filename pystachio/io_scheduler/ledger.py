@@ -79,6 +79,10 @@ class Ledger:
             account = accounts[priority, link] = Account()
         return account
 
+    def accounts(self, plan_id: str) -> Mapping[tuple[PriorityClass, Link], Account]:
+        """The plan's running totals as they grow; empty for a plan that moved nothing or is long gone."""
+        return self._accounts.get(plan_id, {})
+
     def plan(self, plan_id: str) -> Totals:
         """The plan's totals over all links and classes; zeros for a plan that moved nothing or is long gone."""
         return _sum(self._accounts.get(plan_id, {}).values())
