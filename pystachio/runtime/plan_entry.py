@@ -5,29 +5,62 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
+from pystachio.io_scheduler.policy import ALLOWANCE_SECONDS, INTERACTIVE_SECONDS
+
 
 class PlanEntry:
     """One per running plan; the worker pool and the memory order their waiters by it.
 
-    `priority` is `io_scheduler.request.PriorityClass` (0 is the most urgent) and may change while the plan runs;
-    `sequence` counts submissions.
+    `priority` is `io_scheduler.request.PriorityClass` (0 is the most urgent) and may change while the plan runs, as may
+    `deadline`; `sequence` counts submissions. Times are seconds of the node's clock.
 
     `external` counts what will move the plan from outside its coroutines: jobs on workers, transfers, and `unread`,
     the channels with items that a client has yet to take. `progress` changes with every step inside. A plan without
     external work whose progress stands still waits for memory or for nothing. Loop thread only.
     """
 
-    __slots__ = ("_idle", "_when_idle", "external", "plan_id", "priority", "progress", "sequence", "unread")
+    __slots__ = (
+        "_idle",
+        "_when_idle",
+        "deadline",
+        "external",
+        "opened_at",
+        "plan_id",
+        "priority",
+        "progress",
+        "sequence",
+        "unread",
+        "worker_seconds",
+    )
 
-    def __init__(self, plan_id: str, priority: int, sequence: int, when_idle: Callable[[], None] | None = None) -> None:
+    def __init__(
+        self,
+        plan_id: str,
+        priority: int,
+        sequence: int,
+        when_idle: Callable[[], None] | None = None,
+        *,
+        opened_at: float = 0.0,
+        deadline: float | None = None,
+    ) -> None:
         self.plan_id = plan_id
         self.priority = priority
         self.sequence = sequence
+        self.opened_at = opened_at
+        self.deadline = deadline
+        self.worker_seconds = 0.0
+        """CPU seconds of the jobs that have ended; the worker pool counts them."""
         self.external = 0
         self.unread = 0
         self.progress = 0
         self._when_idle = when_idle
         self._idle: asyncio.Event | None = None
+
+    @property
+    def due(self) -> float:
+        """By what interactive plans are ordered among each other, on workers as on links (`io_scheduler.policy`)."""
+        base = self.deadline if self.deadline is not None else self.opened_at + INTERACTIVE_SECONDS
+        return base + max(0.0, self.worker_seconds - ALLOWANCE_SECONDS)
 
     def begin_external(self) -> None:
         self.external += 1

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import sys
 import threading
 import time
 import weakref
@@ -17,7 +19,7 @@ from pystachio.runtime.metrics import OperatorMetrics
 from pystachio.runtime.plan_entry import PlanEntry
 from pystachio.runtime.streams import CpuStream
 from pystachio.runtime.tracing import WaitReason
-from pystachio.runtime.worker_pool import WorkerPool
+from pystachio.runtime.worker_pool import NICENESS, WorkerPool
 
 
 @pytest.fixture
@@ -133,35 +135,64 @@ async def test_a_cancelled_job_that_still_waits_never_runs(pool: WorkerPool) -> 
     assert ran == []
 
 
-async def test_the_most_urgent_plan_goes_first_and_first_in_first_out_inside(pool: WorkerPool) -> None:
+async def test_an_urgent_job_does_not_wait_for_a_less_urgent_one_that_runs(pool: WorkerPool) -> None:
     gate = Gate()
-    blocking = asyncio.create_task(stream(pool).run(gate))
-    await gate.running.wait()
-    order: list[str] = []
     batch, interactive = PlanEntry("batch", 2, 1), PlanEntry("interactive", 0, 2)
-    jobs = [
-        asyncio.create_task(stream(pool, plan).run(order.append, f"{plan.plan_id} {number}"))
-        for number in range(2)
-        for plan in (batch, interactive)
-    ]
-    await settle()
-    gate.open()
-    await asyncio.gather(blocking, *jobs)
-    assert order == ["interactive 0", "interactive 1", "batch 0", "batch 1"]
-
-
-async def test_plans_of_one_priority_take_turns(pool: WorkerPool) -> None:
-    gate = Gate()
-    blocking = asyncio.create_task(stream(pool).run(gate))
+    blocking = asyncio.create_task(stream(pool, batch).run(gate))
     await gate.running.wait()
-    order: list[str] = []
-    busy, modest = PlanEntry("busy", 1, 1), PlanEntry("modest", 1, 2)
-    jobs = [asyncio.create_task(stream(pool, busy).run(order.append, "busy")) for _ in range(4)]
-    jobs += [asyncio.create_task(stream(pool, modest).run(order.append, "modest")) for _ in range(2)]
-    await settle()
+    waiting = asyncio.create_task(stream(pool, batch).run(int))
+    assert await stream(pool, interactive).run(abs, -1) == 1
+    assert not waiting.done()
+    assert pool.statistics().running == 1
     gate.open()
-    await asyncio.gather(blocking, *jobs)
-    assert order == ["busy", "modest", "busy", "modest", "busy", "busy"]
+    await asyncio.gather(blocking, waiting)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="threads have ranks of their own on Linux only")
+async def test_beside_urgent_plans_others_run_at_a_lower_rank(pool: WorkerPool) -> None:
+    """Also the job that runs already when the urgent plan arrives; alone, every plan has the process's rank."""
+
+    def rank() -> int:
+        return os.getpriority(os.PRIO_PROCESS, threading.get_native_id())
+
+    usual = os.getpriority(os.PRIO_PROCESS, 0)
+    gate = Gate()
+    batch, normal, interactive = (PlanEntry(str(priority), priority, 1) for priority in (2, 1, 0))
+    pool.plan_opened(batch)
+    assert await stream(pool, batch).run(rank) == usual
+
+    def rank_at_the_end() -> int:
+        gate()
+        return rank()
+
+    running = asyncio.create_task(stream(pool, batch).run(rank_at_the_end))
+    await gate.running.wait()
+    pool.plan_opened(interactive)
+    gate.open()
+    assert await running == min(19, usual + NICENESS[2])
+    assert await stream(pool, normal).run(rank) == min(19, usual + NICENESS[1])
+    assert await stream(pool, interactive).run(rank) == usual
+    pool.plan_closed(interactive)
+    assert await stream(pool, interactive).run(rank) == usual
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="threads have ranks of their own on Linux only")
+async def test_threads_do_not_pile_up_as_urgent_plans_come_and_go() -> None:
+    pool = WorkerPool(2)
+    batch = PlanEntry("batch", 2, 1)
+    before = threading.active_count()
+    for number in range(20):
+        gate = Gate()
+        jobs = [asyncio.create_task(stream(pool, batch).run(gate)) for _ in range(2)]
+        await gate.running.wait()
+        urgent = PlanEntry(str(number), 0, number)
+        pool.plan_opened(urgent)
+        gate.open()
+        await asyncio.gather(*jobs)
+        pool.plan_closed(urgent)
+        pool._urgent_until[0] = 0.0
+    assert threading.active_count() <= before + 2 * len(NICENESS)
+    await pool.close()
 
 
 async def test_a_new_priority_counts_for_jobs_that_wait_already(pool: WorkerPool) -> None:
