@@ -14,7 +14,7 @@ from typing import Protocol
 
 from pystachio.errors import InternalError
 from pystachio.io_scheduler.central import Central, CentralEvent, CentralStatistics
-from pystachio.io_scheduler.central_events import CentralMessage, NodeLost, NodeMessage, Publish
+from pystachio.io_scheduler.central_events import CentralMessage, NodeLost, NodeMessage
 from pystachio.io_scheduler.events import TimePassed
 from pystachio.io_scheduler.fairness import LinkClass
 from pystachio.io_scheduler.lease_holder import LeaseHolder, LeaseHolderStatistics, Reranking, Served
