@@ -6,6 +6,7 @@ Everything here may be called from any thread of the client; what belongs to the
 from __future__ import annotations
 
 import asyncio
+import re
 import time
 import uuid
 import weakref
@@ -49,6 +50,7 @@ _CATALOG_PLAN = "catalog"
 """The ledger's name for reads that belong to no plan: footers and samples."""
 _DEVICE_MEMORY_FRACTION = 0.8
 _LONGEST_LABEL = 60
+_LABEL_TAIL = re.compile(r"( by)? \[| build=")
 _IDLE_BUFFER_SHARE = 8
 """Read buffers between two uses keep at most this part of the memory budget, beside it."""
 
@@ -319,7 +321,7 @@ def named_operators(plan: PhysicalPlan) -> dict[str, Operator]:
 
 def operator_labels(plan: PhysicalPlan) -> dict[str, str]:
     """What people call the operators, by name: the head of their label, numbered where several are alike."""
-    heads = {name: operator.label().split(" [")[0] for name, operator in named_operators(plan).items()}
+    heads = {name: _LABEL_TAIL.split(operator.label())[0] for name, operator in named_operators(plan).items()}
     heads = {name: head if len(head) <= _LONGEST_LABEL else f"{head[:_LONGEST_LABEL]}…" for name, head in heads.items()}
     alike = Counter(heads.values())
     return {name: head if alike[head] == 1 else f"{head} ({name.split(':')[0]})" for name, head in heads.items()}

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import threading
 import weakref
 from collections.abc import Generator, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pystachio.errors import InvalidRequest, PystachioError
@@ -142,6 +144,21 @@ class Result:
         if analyze and self._table is None and not self._streamed:
             self.to_arrow()
         return self._running.explain(analyze)
+
+    def trace(self, path: str | os.PathLike[str]) -> None:
+        """Write what is remembered of the plan as a Perfetto trace (https://ui.perfetto.dev opens it); replaces `path`.
+
+        Take it soon after the plan's end: records are kept in rings of bounded size. Raises InvalidRequest when the
+        session is closed or nothing is traced, and the typed errors of writing a file.
+        """
+        from pystachio.io_scheduler.os_errors import from_os_error
+        from pystachio.trace.perfetto_export import perfetto_trace
+
+        content = perfetto_trace(self._running.trace())
+        try:
+            Path(path).write_bytes(content)
+        except OSError as error:
+            raise from_os_error(error, os.fspath(path), "written") from error
 
     def metrics(self) -> ResultMetrics:
         """Progress so far, or the totals after the end."""

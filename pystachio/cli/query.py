@@ -48,8 +48,12 @@ def query(
     explain: Annotated[bool, typer.Option("--explain", help="Print the plan, run nothing.")] = False,
     analyze: Annotated[
         bool,
-        typer.Option("--analyze", help="Run, then print the plan with rows, bytes, time and waits instead of rows."),
+        typer.Option("--analyze", help="Run, then print the plan with rows, bytes, time, waits and what bounded it."),
     ] = False,
+    trace: Annotated[
+        Path | None,
+        typer.Option(help="Write what the query did and waited for to this file, for https://ui.perfetto.dev."),
+    ] = None,
     priority: Annotated[Priority, typer.Option(help="How urgent the query is.")] = Priority.INTERACTIVE,
     memory: Annotated[str | None, typer.Option(help="Bytes that the query may hold, for example 2GiB.")] = None,
     device: Annotated[str | None, typer.Option(help="auto, cpu or cuda:N.")] = None,
@@ -75,6 +79,8 @@ def query(
         result = session.sql(statement, priority=priority.value)
         try:
             _deliver(result, how, output, analyze=analyze, quiet=quiet)
+            if trace is not None:
+                result.trace(trace)
         finally:
             result.cancel()
 

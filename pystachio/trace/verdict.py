@@ -106,14 +106,14 @@ class _Words:
     def _compute(self, part: str, resource: str) -> str:
         if resource not in self._why.busy_by_operator:
             return f"Computing bounded this plan: for {part} its jobs waited for workers that ran those of other plans."
-        return f"Computing bounded this plan: for {part} it computed, {self._busiest(resource)}."
+        return f"Computing bounded this plan: for {part} it computed, {self._most_of(resource)}."
 
     def _decode(self, part: str, resource: str) -> str:
-        return f"Decoding bounded this plan: for {part} it decoded what was read, {self._busiest(resource)}."
+        return f"Decoding bounded this plan: for {part} it decoded what was read, {self._most_of(resource)}."
 
-    def _busiest(self, operator: str) -> str:
-        total = sum(self._why.busy_by_operator.values())
-        return f"{self._why.busy_by_operator[operator] / total:.0%} of the work in {self._trace.label(operator)}"
+    def _most_of(self, operator: str) -> str:
+        part = self._why.busy_by_operator[operator] / sum(self._why.busy_by_operator.values())
+        return f"mostly in {self._trace.label(operator)} ({part:.0%} of all work)"
 
     def _memory(self, part: str, resource: str) -> str:
         waits = [
