@@ -39,6 +39,11 @@ class UcxReport:
         """Whether a transport reaches another machine's memory without its processor."""
         return any(transport.startswith(_REMOTE_MEMORY_ACCESS) for transport in self.transports)
 
+    @property
+    def has_gpu_memory(self) -> bool:
+        """Whether GPUs of one machine reach each other's memory."""
+        return "cuda_ipc" in self.transports
+
 
 def ucx_report() -> UcxReport:
     """Load UCX and ask which transports are active; slow (0.4 s), for reports only."""

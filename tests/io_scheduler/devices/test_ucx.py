@@ -10,89 +10,111 @@ import pytest
 
 pytestmark = pytest.mark.skipif(find_spec("ucxx") is None, reason="ucxx is not installed")
 
-SERVER = """
-import asyncio, torch
-from pystachio.errors import NodeLost
-from pystachio.io_scheduler.devices.ucx import UcxWorker
-
-async def main():
-    worker = UcxWorker({"TLS": "tcp"})
-    accepted = asyncio.Queue()
-    print(worker.listen(accepted.put_nowait), flush=True)
-    connection = await accepted.get()
-    tensor = torch.empty(1 << 20, dtype=torch.int64)
-    for _ in range(3):
-        await connection.receive(tensor.numpy(), 1)
-        await connection.send((tensor + 1).numpy(), 2)
-    try:
-        await connection.receive(tensor.numpy(), 3)
-    except NodeLost:
-        print("lost", flush=True)
-    assert not connection.is_alive
-    worker.close()
-
-asyncio.run(main())
-"""
-
-CLIENT = """
+COMMON = """
 import asyncio, os, sys, time, torch
 from pystachio.errors import NodeLost
 from pystachio.io_scheduler.devices.ucx import UcxWorker
 
-async def main(port, ending):
+def ended(operation, buffer, tag):
+    future = asyncio.get_running_loop().create_future()
+    operation(buffer, tag, lambda error: future.set_result(error))
+    return future
+
+async def meet():
     worker = UcxWorker({"TLS": "tcp"})
-    connection = worker.connect("127.0.0.1", port)
+    print(worker.address.hex(), flush=True)
+    lost = asyncio.Event()
+    return worker, worker.connect(bytes.fromhex(sys.stdin.readline()), lost.set), lost
+"""
+
+SERVER = (
+    COMMON
+    + """
+async def main():
+    worker, connection, lost = await meet()
+    tensor = torch.empty(1 << 20, dtype=torch.int64)
+    for _ in range(3):
+        assert await ended(connection.receive, tensor.numpy(), 1) is None
+        assert await ended(connection.send, (tensor + 1).numpy(), 2) is None
+    # What the client dies over, and what nobody sends.
+    ends = [ended(connection.receive, tensor.numpy(), tag) for tag in (3, 4)]
+    sent, not_sent = await asyncio.gather(*ends)
+    assert sent is None if sys.argv[1] == "closed" else isinstance(sent, NodeLost), sent
+    assert isinstance(not_sent, NodeLost)
+    await lost.wait()
+    assert not connection.is_alive
+    assert isinstance(await ended(connection.send, tensor.numpy(), 5), NodeLost)
+    # UCX has let go of every buffer, also of those of posted receives.
+    async with asyncio.timeout(5):
+        while worker.requests:
+            await asyncio.sleep(0.01)
+    worker.close()
+    print("lost", flush=True)
+
+asyncio.run(main())
+"""
+)
+
+CLIENT = (
+    COMMON
+    + """
+async def main(ending):
+    worker, connection, lost = await meet()
     tensor = torch.arange(1 << 20)
     answer = torch.empty_like(tensor)
     for _ in range(3):
-        await connection.send(tensor.numpy(), 1)
-        await connection.receive(answer.numpy(), 2)
+        assert await ended(connection.send, tensor.numpy(), 1) is None
+        assert await ended(connection.receive, answer.numpy(), 2) is None
         assert torch.equal(answer, tensor + 1)
+    ended(connection.send, tensor.numpy(), 3)
     if ending == "killed":
         os._exit(0)
-    # A receive that nobody answers: its task leaves, its buffer stays until the connection is closed.
+    # A receive that nobody answers does not spin, and ends with the connection.
     busy = time.process_time()
-    try:
-        async with asyncio.timeout(0.3):
-            await connection.receive(answer.numpy(), 9)
-        raise AssertionError("nobody sent this")
-    except TimeoutError:
-        pass
-    assert time.process_time() - busy < 0.1, "waiting does not spin"
-    waiting = asyncio.create_task(connection.receive(answer.numpy(), 10))
-    await asyncio.sleep(0)
+    waiting = ended(connection.receive, answer.numpy(), 10)
+    done, _ = await asyncio.wait([waiting], timeout=0.3)
+    assert not done
+    assert time.process_time() - busy < 0.1
     connection.close()
     connection.close()
-    try:
-        await waiting
-        raise AssertionError("nobody sent this")
-    except NodeLost:
-        pass
+    assert isinstance(await waiting, NodeLost)
     worker.close()
 
-asyncio.run(main(int(sys.argv[1]), sys.argv[2]))
+asyncio.run(main(sys.argv[1]))
 """
+)
+
+
+def _start(script: str, *arguments: str) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-c", script, *arguments],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
 
 
 @pytest.mark.parametrize("ending", ["closed", "killed"])
 def test_tensors_pass_between_processes(ending: str) -> None:
-    with subprocess.Popen(
-        [sys.executable, "-c", SERVER], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    ) as server:
+    with _start(SERVER, ending) as server, _start(CLIENT, ending) as client:
         try:
-            assert server.stdout is not None
-            # The first line of the standard output is the port and nothing of UCX's own log.
-            port = server.stdout.readline().strip()
-            assert port.isdigit(), port + server.stdout.read()
-            client = subprocess.run(
-                [sys.executable, "-c", CLIENT, port, ending], capture_output=True, text=True, timeout=60, check=False
-            )
-            assert client.returncode == 0, client.stderr
+            for one, other in ((server, client), (client, server)):
+                assert one.stdout is not None
+                assert other.stdin is not None
+                # The first line of the standard output is the address and nothing of UCX's own log.
+                address = one.stdout.readline()
+                assert bytes.fromhex(address), address + one.stdout.read()
+                other.stdin.write(address)
+                other.stdin.flush()
+            _, problems = client.communicate(timeout=30)
+            assert client.returncode == 0, problems
             output, problems = server.communicate(timeout=30)
             assert output.split() == ["lost"], problems
             assert server.returncode == 0, problems
         finally:
             server.kill()
+            client.kill()
 
 
 def test_the_report_names_version_and_transports() -> None:

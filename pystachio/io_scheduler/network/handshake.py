@@ -1,0 +1,163 @@
+"""Who is at the other end: mutual proof that both know the cluster's secret, without a byte of it on the wire.
+
+Whoever connects says Hello with a random number; the listener answers with a Challenge and one of his own. Each then
+proves himself by an HMAC-SHA-256, keyed with the secret, over everything that both have said: Proof, then Welcome. The
+two proofs differ by a label, so that neither can be sent back as the other. Plain data in and out: the caller moves the
+frames and gives up in time.
+"""
+
+from __future__ import annotations
+
+import hmac
+from dataclasses import dataclass
+from typing import TypeVar
+
+from pystachio.errors import InvalidRequest, NodeLost, PystachioError, Unauthorized
+from pystachio.io_scheduler.network.frames import (
+    PROTOCOL_VERSION,
+    Carrier,
+    Challenge,
+    Frame,
+    Hello,
+    Proof,
+    Refusal,
+    Role,
+    Welcome,
+    encode,
+)
+from pystachio.io_scheduler.network.refusals import error_of
+
+F = TypeVar("F", bound=Frame)
+
+SECRET_BYTES = 16
+"""The shortest secret: a listener's proof can be attacked off line by whoever watched."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Identity:
+    """What a node says of itself. `instance` is random for each start of it, `epoch` the membership it knows."""
+
+    node: str
+    instance: bytes
+    epoch: int
+    carrier: Carrier
+    secret: bytes
+
+    def __post_init__(self) -> None:
+        if len(self.secret) < SECRET_BYTES:
+            raise InvalidRequest(f"the cluster's secret is shorter than {SECRET_BYTES} bytes")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Established:
+    """Both have proved themselves. `session` identifies this connection; `key` is known to the two only."""
+
+    node: str
+    instance: bytes
+    session: int
+    key: bytes
+
+
+class Initiator:
+    """The side that connects: `hello`, then `proof` of what came, then `established` by what came."""
+
+    def __init__(self, identity: Identity, *, peer: str, role: Role, session: int, nonce: bytes) -> None:
+        self._identity = identity
+        self._hello = Hello(
+            PROTOCOL_VERSION,
+            role,
+            identity.carrier,
+            identity.epoch,
+            session,
+            identity.instance,
+            nonce,
+            identity.node,
+            peer,
+        )
+        self._challenge: Challenge | None = None
+
+    def hello(self) -> Hello:
+        return self._hello
+
+    def proof(self, frame: Frame) -> Proof:
+        """Raises what the listener refused with, or Unauthorized when somebody else answers."""
+        challenge = _expect(frame, Challenge, self._hello.peer)
+        if challenge.node != self._hello.peer:
+            raise Unauthorized(f"another node answers: {challenge.node!r} instead of {self._hello.peer!r}")
+        self._challenge = challenge
+        return Proof(_prove(self._identity.secret, b"initiator", self._hello, challenge))
+
+    def established(self, frame: Frame) -> Established:
+        welcome = _expect(frame, Welcome, self._hello.peer)
+        assert self._challenge is not None, "the proof comes first"
+        expected = _prove(self._identity.secret, b"listener", self._hello, self._challenge)
+        if not hmac.compare_digest(expected, welcome.proof):
+            raise Unauthorized(f"the node does not know the cluster's secret: {self._challenge.node!r}")
+        key = _prove(self._identity.secret, b"session", self._hello, self._challenge)
+        return _establish(self._challenge.node, self._challenge.instance, key)
+
+
+class Listener:
+    """The side that was connected to: `challenge` for a Hello, then `established` by the proof."""
+
+    def __init__(self, identity: Identity, *, nonce: bytes) -> None:
+        self._identity = identity
+        self._nonce = nonce
+        self._hello: Hello | None = None
+        self._challenge: Challenge | None = None
+
+    def challenge(self, frame: Frame) -> Challenge:
+        hello = _expect(frame, Hello, "")
+        if hello.version != PROTOCOL_VERSION:
+            raise InvalidRequest(f"the nodes speak different protocols: {hello.version} and {PROTOCOL_VERSION}")
+        self._hello = hello
+        identity = self._identity
+        self._challenge = Challenge(identity.carrier, identity.epoch, identity.instance, self._nonce, identity.node)
+        return self._challenge
+
+    def established(self, frame: Frame) -> tuple[Hello, Welcome, Established]:
+        """Only now is anything that the Hello claims believed, and compared with what this node knows."""
+        proof = _expect(frame, Proof, "")
+        assert self._hello is not None, "the Hello comes first"
+        assert self._challenge is not None, "and its challenge"
+        secret = self._identity.secret
+        if not hmac.compare_digest(_prove(secret, b"initiator", self._hello, self._challenge), proof.proof):
+            raise Unauthorized("whoever connects does not know the cluster's secret")
+        self._check(self._hello)
+        welcome = Welcome(_prove(secret, b"listener", self._hello, self._challenge))
+        key = _prove(secret, b"session", self._hello, self._challenge)
+        return self._hello, welcome, _establish(self._hello.node, self._hello.instance, key)
+
+    def _check(self, hello: Hello) -> None:
+        identity = self._identity
+        if hello.peer != identity.node or not hello.node or hello.node == identity.node:
+            raise InvalidRequest(f"a wrong node was connected to: {hello.peer!r} is not {identity.node!r}")
+        if hello.epoch != identity.epoch:
+            raise NodeLost(f"the nodes know different epochs of the cluster: {hello.epoch} and {identity.epoch}")
+        if hello.carrier != identity.carrier:
+            raise InvalidRequest(
+                f"the nodes are configured for different transports: {_name(hello.carrier)} and {identity.carrier.name}"
+            )
+        if hello.role not in tuple(Role):
+            raise InvalidRequest(f"a connection of no known role: {hello.role}")
+
+
+def _name(carrier: int) -> str:
+    return Carrier(carrier).name if carrier in tuple(Carrier) else str(carrier)
+
+
+def _expect(frame: Frame, kind: type[F], node: str) -> F:
+    if isinstance(frame, kind):
+        return frame
+    if isinstance(frame, Refusal):
+        error: PystachioError = error_of(frame.code, f"a node refused the connection: {frame.reason}", node)
+        raise error
+    raise Unauthorized(f"a connection began with the wrong frame: {type(frame).__name__}")
+
+
+def _prove(secret: bytes, label: bytes, hello: Hello, challenge: Challenge) -> bytes:
+    return hmac.digest(secret, label + encode(hello) + encode(challenge), "sha256")
+
+
+def _establish(node: str, instance: bytes, key: bytes) -> Established:
+    return Established(node=node, instance=instance, session=int.from_bytes(key[:8]), key=key)

@@ -1,0 +1,55 @@
+"""What a network asks of its links, and how long it is patient."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from pystachio.io_scheduler.request import LinkLimits
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NetworkLimits:
+    """`chunk_bytes` is the longest grant; both ends of a connection must use the same.
+
+    A node may have `peer_bytes` under way to or from one peer. A message that makes no progress for `wait_seconds` (its
+    receiver does not ask for it, its sender does not offer it) ends with ResourceExhausted; a granted chunk may take
+    `chunk_seconds`. A peer whose loop has not turned for `suspect_seconds` is suspect, after `dead_seconds` it is lost.
+    A peer may have `offers` messages offered that nobody has asked for, of up to `message_bytes` each.
+    """
+
+    chunk_bytes: int = 1 << 20
+    window_bytes: int = 4 << 20
+    peer_bytes: int = 4 << 20
+    wait_seconds: float = 300.0
+    chunk_seconds: float = 60.0
+    handshake_seconds: float = 5.0
+    heartbeat_seconds: float = 0.5
+    suspect_seconds: float = 2.0
+    dead_seconds: float = 4.0
+    offers: int = 65_536
+    message_bytes: int = 1 << 30
+    strangers: int = 64
+    """Connections that have not proved themselves yet, at once."""
+
+    def ingress(self) -> LinkLimits:
+        """A chunk that fails is lost with its message: there is nothing to try again."""
+        return LinkLimits(
+            chunk_bytes=self.chunk_bytes,
+            window_bytes=self.window_bytes,
+            peer_bytes=self.peer_bytes,
+            urgent_bytes=self.chunk_bytes,
+            timeout_seconds=self.chunk_seconds,
+            attempts=1,
+        )
+
+    def egress(self) -> LinkLimits:
+        """What a grant asks for is never cut again: it is answered by one piece of data."""
+        return LinkLimits(
+            chunk_bytes=self.chunk_bytes,
+            smallest_chunk_bytes=self.chunk_bytes,
+            window_bytes=self.window_bytes,
+            peer_bytes=self.peer_bytes,
+            urgent_bytes=self.chunk_bytes,
+            timeout_seconds=self.chunk_seconds,
+            attempts=1,
+        )

@@ -1,0 +1,330 @@
+"""A node's network: who it is connected to, and messages to and from them by name. `__init__` says how to use it."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any, NamedTuple
+
+from pystachio.errors import InternalError, InvalidRequest, NodeLost, PystachioError, Unauthorized
+from pystachio.io_scheduler.devices import Buffer, Device
+from pystachio.io_scheduler.devices.ucx import UcxWorker
+from pystachio.io_scheduler.network.frame_connection import FrameConnection
+from pystachio.io_scheduler.network.frames import INSTANCE_BYTES, Carrier, Role
+from pystachio.io_scheduler.network.handshake import Established, Identity
+from pystachio.io_scheduler.network.limits import NetworkLimits
+from pystachio.io_scheduler.network.links import NetworkLink, Timers, TransferService
+from pystachio.io_scheduler.network.messages import MessageDevice, MessageKey
+from pystachio.io_scheduler.network.peer import Peer, PeerStatistics
+from pystachio.io_scheduler.network.rendezvous import (
+    Meeting,
+    connect_frames,
+    examine,
+    introduce,
+    tcp_path,
+    ucx_path,
+)
+from pystachio.io_scheduler.network.transports import TransportChoice
+from pystachio.io_scheduler.request import CreditPool, Direction, Link
+
+
+class Address(NamedTuple):
+    host: str
+    port: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NetworkStatistics:
+    """`refused` counts connections that did not prove themselves or did not fit."""
+
+    address: Address | None
+    carrier: Carrier
+    peers: tuple[PeerStatistics, ...]
+    refused: int
+
+
+class Network:
+    """Use it as `async with Network(...)`: leaving the block ends every connection.
+
+    `node` is this node's name, `secret` the cluster's (at least 16 bytes), `epoch` the version of its membership that
+    this node knows: nodes of different epochs do not connect. `lost` is called when a peer is lost. `emulate` may put
+    another device in front of each link's, to make the network slower than it is. `ucx_options` are UCX's variables
+    without their prefix: over TCP, UCX listens on every interface unless they name some (`NET_DEVICES`).
+    """
+
+    def __init__(
+        self,
+        *,
+        node: str,
+        service: TransferService,
+        secret: bytes,
+        transport: TransportChoice,
+        epoch: int = 0,
+        limits: NetworkLimits | None = None,
+        lost: Callable[[str, PystachioError], None] | None = None,
+        emulate: Callable[[Device], Device] | None = None,
+        ucx_options: Mapping[str, str] | None = None,
+        timers: Timers | None = None,
+    ) -> None:
+        self.node = node
+        self.epoch = epoch
+        self._service = service
+        self._secret = secret
+        self._carrier = transport.carrier
+        self._instance = os.urandom(INSTANCE_BYTES)
+        self._limits = limits if limits is not None else NetworkLimits()
+        self._on_lost = lost
+        self._ucx_options = ucx_options
+        self._timers: Timers = timers if timers is not None else asyncio.get_running_loop()
+        self._ingress = NetworkLink(Link("network", node, Direction.READ), MessageDevice(self._limits.ingress()))
+        self._egress = NetworkLink(Link("network", node, Direction.WRITE), MessageDevice(self._limits.egress()))
+        for link, device in (self._ingress, self._egress):
+            service.register_device(link, device if emulate is None else emulate(device))
+        self._worker: UcxWorker | None = None
+        self._server: asyncio.Server | None = None
+        self._peers: dict[str, Peer] = {}
+        self._ranks: dict[str, int] = {}
+        self._guests: set[asyncio.Task[None]] = set()
+        self._data_awaited: dict[tuple[str, int], asyncio.Future[FrameConnection]] = {}
+        self._refused = 0
+        self._identity()
+
+    async def __aenter__(self) -> Network:
+        if self._carrier is Carrier.UCX:
+            self._worker = UcxWorker(self._ucx_options)
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._server is not None:
+            self._server.close()
+        guests = tuple(self._guests)
+        for guest in guests:
+            guest.cancel()
+        await asyncio.gather(*guests, return_exceptions=True)
+        for peer in tuple(self._peers.values()):
+            peer.close("the node leaves")
+        if self._worker is not None:
+            self._worker.close()
+
+    @property
+    def peers(self) -> tuple[str, ...]:
+        """The names of those connected, sorted."""
+        return tuple(sorted(self._peers))
+
+    async def listen(self, host: str = "127.0.0.1", port: int = 0) -> Address:
+        """Accept peers at this address and no other; port 0 takes a free one. Raises OSError where that is impossible.
+
+        To listen on all interfaces, say so: `0.0.0.0` or `::`.
+        """
+        if not host:
+            raise InvalidRequest("a node listens on an address that is given, not on all interfaces")
+        loop = asyncio.get_running_loop()
+        self._server = await loop.create_server(lambda: FrameConnection(self._welcome), host, port)
+        return self._address()
+
+    async def connect(self, peer: str, host: str, port: int) -> None:
+        """Be connected to the node `peer`, which listens there; without effect when it is connected already.
+
+        Raises NodeLost (nobody answers, another epoch), Unauthorized (another secret, another node).
+        """
+        if peer in self._peers:
+            return
+        try:
+            async with asyncio.timeout(self._limits.handshake_seconds):
+                meeting = await self._meet(peer, host, port)
+        except TimeoutError as error:
+            raise NodeLost(f"a node does not answer: {host}:{port}", node=peer) from error
+        self._admit(meeting)
+
+    def disconnect(self, peer: str, reason: str) -> None:
+        """The node is no member any more; what is under way with it ends with NodeLost. Idempotent."""
+        if peer in self._peers:
+            self._peers[peer].close(reason)
+
+    async def send(self, peer: str, key: MessageKey, buffer: Buffer, *, criticality: int = 0) -> None:
+        """Returns when the receiver has all of `buffer`, checked; it is not used any more once this has ended.
+
+        `buffer` is one dimension of bytes; the plan is open in the scheduler. Raises NodeLost when the peer is lost,
+        ResourceExhausted when nobody asks for the message in time, Cancelled, and whatever the receiver refuses with.
+        """
+        await self._peer(peer).send(key, buffer, criticality)
+
+    async def offered(self, peer: str, key: MessageKey) -> int:
+        """Wait until the message is offered, and return its length: for who must have a buffer of his own for it."""
+        return await self._peer(peer).offered(key)
+
+    async def receive(
+        self,
+        peer: str,
+        key: MessageKey,
+        into: Buffer | None = None,
+        *,
+        criticality: int = 0,
+        credit: CreditPool | None = None,
+    ) -> Buffer:
+        """The message: in `into`, which is as long, or else in memory of the scheduler's pool.
+
+        Nothing is written to the memory once this has ended, however it ends. Raises like `send`, and DataError when
+        the message has another length or arrived damaged.
+        """
+        return await self._peer(peer).receive(key, into, criticality, credit)
+
+    def close_plan(self, plan_id: str) -> None:
+        """Nothing of the plan is wanted any more: what waits ends with Cancelled, what comes is refused."""
+        for peer in self._peers.values():
+            peer.close_plan(plan_id)
+
+    def statistics(self) -> NetworkStatistics:
+        return NetworkStatistics(
+            address=None if self._server is None else self._address(),
+            carrier=self._carrier,
+            peers=tuple(self._peers[name].statistics() for name in sorted(self._peers)),
+            refused=self._refused,
+        )
+
+    def _address(self) -> Address:
+        assert self._server is not None, "the node listens"
+        host, port = self._server.sockets[0].getsockname()[:2]
+        return Address(host, port)
+
+    def _peer(self, name: str) -> Peer:
+        peer = self._peers.get(name)
+        if peer is None:
+            raise NodeLost(f"the node is not connected: {name}", node=name)
+        return peer
+
+    def _identity(self) -> Identity:
+        return Identity(
+            node=self.node, instance=self._instance, epoch=self.epoch, carrier=self._carrier, secret=self._secret
+        )
+
+    # Coming together.
+
+    async def _meet(self, peer: str, host: str, port: int) -> Meeting:
+        identity = self._identity()
+        control = await connect_frames(host, port, peer)
+        try:
+            established = await introduce(control, identity, peer=peer, role=Role.CONTROL)
+            if self._worker is not None:
+                make = await self._ucx_path(control, established, is_initiator=True)
+            else:
+                data = await connect_frames(host, port, peer)
+                try:
+                    await introduce(data, identity, peer=peer, role=Role.DATA, session=established.session)
+                except BaseException:
+                    data.fail(NodeLost("the connection was given up"))
+                    raise
+                make = tcp_path(data, established, identity.epoch)
+        except BaseException:
+            control.fail(NodeLost("the connection was given up"))
+            raise
+        return Meeting(established, control, True, make)
+
+    def _welcome(self, connection: FrameConnection) -> None:
+        """Somebody has connected."""
+        if len(self._guests) >= self._limits.strangers:
+            self._refused += 1
+            connection.fail(NodeLost("too many connections at once"))
+            return
+        guest = asyncio.get_running_loop().create_task(self._examine(connection))
+        self._guests.add(guest)
+        guest.add_done_callback(self._guests.discard)
+
+    async def _examine(self, connection: FrameConnection) -> None:
+        try:
+            async with asyncio.timeout(self._limits.handshake_seconds):
+                await self._receive_guest(connection)
+        except (PystachioError, TimeoutError) as error:
+            self._refused += 1
+            connection.fail(error if isinstance(error, PystachioError) else NodeLost("a node said too little"))
+        except BaseException:
+            connection.fail(InternalError("the connection was given up"))
+            raise
+
+    async def _receive_guest(self, connection: FrameConnection) -> None:
+        identity = self._identity()
+        hello, established = await examine(connection, identity)
+        if hello.role == Role.DATA:
+            awaited = self._data_awaited.get((established.node, hello.session))
+            if awaited is None or awaited.done():
+                raise Unauthorized("a data connection of no known session")
+            awaited.set_result(connection)
+            return
+        if self._worker is not None:
+            make = await self._ucx_path(connection, established, is_initiator=False)
+        else:
+            make = tcp_path(await self._data_connection(established), established, identity.epoch)
+        self._admit(Meeting(established, connection, False, make))
+
+    async def _data_connection(self, established: Established) -> FrameConnection:
+        name = (established.node, established.session)
+        awaited: asyncio.Future[FrameConnection] = asyncio.get_running_loop().create_future()
+        self._data_awaited[name] = awaited
+        try:
+            return await awaited
+        finally:
+            del self._data_awaited[name]
+
+    async def _ucx_path(
+        self, control: FrameConnection, established: Established, *, is_initiator: bool
+    ) -> Callable[[Callable[[PystachioError], None]], Any]:
+        assert self._worker is not None, "UCX carries the data"
+        return await ucx_path(
+            control,
+            established,
+            self.epoch,
+            worker=self._worker,
+            is_initiator=is_initiator,
+            timers=self._timers,
+        )
+
+    def _admit(self, meeting: Meeting) -> None:
+        """The newer connection to a node counts, except when both connected at once: then that of the lesser name."""
+        name = meeting.established.node
+        known = self._peers.get(name)
+        if known is not None:
+            is_duplicate = known.instance == meeting.established.instance
+            if is_duplicate and self._keeps(known, name):
+                meeting.control.close("the nodes are connected already")
+                return
+        peer = Peer(
+            meeting.established,
+            meeting.control,
+            is_initiator=meeting.is_initiator,
+            service=self._service,
+            ingress=self._ingress,
+            egress=self._egress,
+            limits=self._limits,
+            timers=self._timers,
+            rank=self._rank,
+            lost=self._note_lost,
+            make_path=meeting.make_path,
+        )
+        self._peers[name] = peer
+        self._ranks.clear()
+        if known is not None:
+            known.close("the node has connected again")
+        peer.start()
+
+    def _keeps(self, known: Peer, name: str) -> bool:
+        return known.is_initiator == (self.node < name)
+
+    def _note_lost(self, peer: Peer, error: PystachioError) -> None:
+        if self._peers.get(peer.name) is peer:
+            del self._peers[peer.name]
+            self._ranks.clear()
+            if self._on_lost is not None:
+                self._on_lost(peer.name, error)
+
+    def _rank(self, peer: str) -> int:
+        """Places in a ring of all nodes, counted from this one: no two nodes begin with the same peer."""
+        if not self._ranks:
+            names = sorted((*self._peers, self.node))
+            here = names.index(self.node)
+            self._ranks = {name: (place - here) % len(names) for place, name in enumerate(names)}
+        return self._ranks.get(peer, 0)

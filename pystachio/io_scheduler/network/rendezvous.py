@@ -1,0 +1,121 @@
+"""How two nodes come together: connections, handshakes, and the making of their data path. Coroutines, no state."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+
+from pystachio.errors import NodeLost, PystachioError
+from pystachio.io_scheduler.devices.ucx import UcxWorker
+from pystachio.io_scheduler.network.data_path import DataPath
+from pystachio.io_scheduler.network.frame_connection import FrameConnection
+from pystachio.io_scheduler.network.frames import NONCE_BYTES, DataAddress, Hello, Refusal, Role
+from pystachio.io_scheduler.network.handshake import Established, Identity, Initiator, Listener
+from pystachio.io_scheduler.network.links import Timers
+from pystachio.io_scheduler.network.refusals import code_of
+from pystachio.io_scheduler.network.tcp_path import TcpPath
+from pystachio.io_scheduler.network.ucx_path import UcxPath
+
+MakePath = Callable[[Callable[[PystachioError], None]], DataPath]
+
+
+@dataclass(frozen=True, slots=True)
+class Meeting:
+    """Two nodes know each other and can exchange data: what a `peer.Peer` is made of."""
+
+    established: Established
+    control: FrameConnection
+    is_initiator: bool
+    make_path: MakePath
+
+
+async def connect_frames(host: str, port: int, node: str) -> FrameConnection:
+    """Raises NodeLost when nobody listens there."""
+    try:
+        _, connection = await asyncio.get_running_loop().create_connection(FrameConnection, host, port)
+    except OSError as error:
+        raise NodeLost(f"a node cannot be reached ({error}): {host}:{port}", node=node) from error
+    return connection
+
+
+async def introduce(
+    connection: FrameConnection, identity: Identity, *, peer: str, role: Role, session: int = 0
+) -> Established:
+    """The initiator's side of the handshake. The connection is closed when it fails."""
+    initiator = Initiator(identity, peer=peer, role=role, session=session, nonce=os.urandom(NONCE_BYTES))
+    try:
+        connection.send(initiator.hello())
+        connection.send(initiator.proof(await connection.receive()))
+        return initiator.established(await connection.receive())
+    except PystachioError as error:
+        connection.fail(error)
+        raise
+
+
+async def examine(connection: FrameConnection, identity: Identity) -> tuple[Hello, Established]:
+    """The listener's side; whoever fails is told why and disconnected."""
+    listener = Listener(identity, nonce=os.urandom(NONCE_BYTES))
+    try:
+        connection.send(listener.challenge(await connection.receive()))
+        hello, welcome, established = listener.established(await connection.receive())
+    except PystachioError as error:
+        connection.send(Refusal(code_of(error), error.message))
+        connection.close("refused")
+        raise
+    connection.send(welcome)
+    return hello, established
+
+
+def tcp_path(data: FrameConnection, established: Established, epoch: int) -> MakePath:
+    """The data connection's handshake is over; from here on it carries data."""
+
+    def make(lost: Callable[[PystachioError], None]) -> DataPath:
+        path = TcpPath(session=established.session, epoch=epoch, node=established.node, lost=lost)
+        path.run(data.detach())
+        return path
+
+    return make
+
+
+async def ucx_path(
+    control: FrameConnection,
+    established: Established,
+    epoch: int,
+    *,
+    worker: UcxWorker,
+    is_initiator: bool,
+    timers: Timers,
+) -> MakePath:
+    """Exchange UCX's addresses over the control connection."""
+    control.send(DataAddress(worker.address))
+    answer = await control.receive()
+    if not isinstance(answer, DataAddress):
+        raise NodeLost("a node did not say where its UCX is", node=established.node)
+    return partial(_make_ucx_path, control, established, epoch, worker, is_initiator, timers, answer.address)
+
+
+def _make_ucx_path(
+    control: FrameConnection,
+    established: Established,
+    epoch: int,
+    worker: UcxWorker,
+    is_initiator: bool,
+    timers: Timers,
+    address: bytes,
+    lost: Callable[[PystachioError], None],
+) -> DataPath:
+    return UcxPath(
+        worker=worker,
+        address=address,
+        session=established.session,
+        epoch=epoch,
+        key=established.key,
+        is_initiator=is_initiator,
+        node=established.node,
+        timers=timers,
+        send_frame=control.send,
+        lost=lost,
+    )
