@@ -297,7 +297,10 @@ def is_sound(lease: Lease) -> bool:
         0.0 < lease.seconds <= LONGEST_LEASE_SECONDS
         and len(lease.plans) <= MOST_ORDERS
         and all(
-            isfinite(order.weight) and order.weight > 0.0 and (order.due_seconds is None or isfinite(order.due_seconds))
+            order.priority in _CLASSES
+            and isfinite(order.weight)
+            and order.weight > 0.0
+            and (order.due_seconds is None or isfinite(order.due_seconds))
             for order in lease.plans
         )
     )
