@@ -5,6 +5,7 @@ Traces, `explain --analyze`, metrics and benchmarks all read this one record.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
@@ -71,6 +72,7 @@ class Ledger:
         self._accounts: dict[str, dict[tuple[PriorityClass, Link], Account]] = {}
         self._closed: dict[str, None] = {}
         self._remembered_plans = remembered_plans
+        self._forgotten: Counter[Link] = Counter()
 
     def account(self, plan_id: str, priority: PriorityClass, link: Link) -> Account:
         accounts = self._accounts.setdefault(plan_id, {})
@@ -98,13 +100,31 @@ class Ledger:
             for (priority, link), account in accounts.items()
         )
 
+    def plan_links(self, plan_id: str) -> dict[Link, int]:
+        """Bytes that crossed each link for the plan."""
+        return _by_link(self._accounts.get(plan_id, {}))
+
+    def links(self) -> dict[Link, int]:
+        """Bytes that crossed each link, also those of plans that are forgotten."""
+        total = Counter(self._forgotten)
+        for accounts in self._accounts.values():
+            total.update(_by_link(accounts))
+        return dict(total)
+
     def close_plan(self, plan_id: str) -> None:
         """The plan will move nothing more; the oldest closed plans are forgotten beyond the bound."""
         self._closed[plan_id] = None
         while len(self._closed) > self._remembered_plans:
             oldest = next(iter(self._closed))
             del self._closed[oldest]
-            self._accounts.pop(oldest, None)
+            self._forgotten.update(_by_link(self._accounts.pop(oldest, {})))
+
+
+def _by_link(accounts: Mapping[tuple[PriorityClass, Link], Account]) -> dict[Link, int]:
+    total: Counter[Link] = Counter()
+    for (_, link), account in accounts.items():
+        total[link] += account.transferred_bytes
+    return dict(total)
 
 
 def _sum(accounts: Iterable[Account]) -> Totals:

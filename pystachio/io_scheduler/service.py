@@ -16,6 +16,7 @@ from itertools import count
 from typing import assert_never
 
 from pystachio.errors import Cancelled, InternalError, PystachioError
+from pystachio.io_scheduler.activity import IoActivity, link_use
 from pystachio.io_scheduler.buffers import BufferPool, BufferStatistics
 from pystachio.io_scheduler.client import TransferClient
 from pystachio.io_scheduler.devices import ChunkEnd, ChunkRequest, Device, OpenDevice, choose
@@ -196,6 +197,15 @@ class IoSchedulerService:
             open_files=len(self._files),
             core=self._core.statistics(),
             buffers=self.buffers.statistics(),
+        )
+
+    def activity(self) -> IoActivity:
+        """What every plan has under way on every link, and what it moved."""
+        return IoActivity(
+            uses=link_use(self._pending.values(), self._inside.values()),
+            links=self._core.statistics().links,
+            moved=self.ledger.links(),
+            moved_by={plan_id: self.ledger.plan_links(plan_id) for plan_id in self._priorities},
         )
 
     def now(self) -> float:

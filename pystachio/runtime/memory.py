@@ -49,6 +49,14 @@ class TierStatistics:
     waiting: int
 
 
+@dataclass(frozen=True, slots=True)
+class PlanMemory:
+    """Bytes of one plan in one tier."""
+
+    held: int
+    waiting: int
+
+
 class Reservation:
     """Bytes granted in a tier. `release` may be called twice and from any thread; `with` releases at its end."""
 
@@ -173,6 +181,11 @@ class Memory:
         """After the plan's tasks ended: take back what they left reserved, and say how many bytes that were."""
         return sum(tier_memory.forget(plan) for tier_memory in self._tiers.values())
 
+    def plan(self, plan: PlanEntry) -> Mapping[Tier, PlanMemory]:
+        """What the plan holds and waits for, in the tiers where it does."""
+        levels = {tier: tier_memory.plan(plan) for tier, tier_memory in self._tiers.items()}
+        return {tier: level for tier, level in levels.items() if level.held or level.waiting}
+
     def statistics(self) -> Mapping[Tier, TierStatistics]:
         return {tier: tier_memory.statistics() for tier, tier_memory in self._tiers.items()}
 
@@ -270,6 +283,12 @@ class _TierMemory:
     def _wait_for_movement(self, seconds: float) -> None:
         self._stall_patience = seconds
         self._stall_timer = self._loop.call_later(seconds, self._resolve_stall, self._progress())
+
+    def plan(self, plan: PlanEntry) -> PlanMemory:
+        with self._lock:
+            held = sum(account.held for account in self.pool.accounts(plan))
+            waiting = sum(request.nbytes for request in self.pool.waiting if request.account.plan is plan)
+        return PlanMemory(held, waiting)
 
     def statistics(self) -> TierStatistics:
         with self._lock:

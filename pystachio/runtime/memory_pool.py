@@ -9,7 +9,8 @@ Three rules keep data flowing, so that waiting is nearly always short:
 - An account's first transient item may take whatever is free, further ones only fit into that eighth: a scan may read
   ahead for a join that is still being built, and must not take the memory that the join needs to get ready.
 - The order of grants is: requests that will free memory, then neutral ones, then growing ones; inside each the plan's
-  priority, raised by one class for each `AGEING_SECONDS` waited; then first come, first served. A request that does
+  priority, raised by one class for each `AGEING_SECONDS` waited; interactive plans by when they are due; then first
+  come, first served. Less urgent plans may not fill the eighth with what they read ahead. A request that does
   not fit is passed by others until it is overdue (has aged by a class); after that only what keeps data flowing passes,
   and state passes reading ahead, from which it takes nothing.
 """
@@ -17,11 +18,16 @@ Three rules keep data flowing, so that waiting is nearly always short:
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Final
 
+from pystachio.io_scheduler.request import PriorityClass
 from pystachio.runtime.plan_entry import PlanEntry
 
 AGEING_SECONDS = 1.0
 TRANSIENT_FLOOR_DIVISOR = 8
+
+AHEAD_SHARES: Final = (1.0, 7 / 8, 3 / 4)
+"""Of the last eighth, by class: an urgent plan that arrives finds room. Credit pools are shared out alike."""
 
 
 @dataclass(slots=True, eq=False)
@@ -50,10 +56,12 @@ class Request:
     """When it was made, in seconds of the owner's clock."""
     sequence: int = field(default=0)
 
-    def order(self, now: float) -> tuple[bool, int, int, int]:
+    def order(self, now: float) -> tuple[bool, int, int, float, int]:
+        plan = self.account.plan
         effect = (self.net_delta > 0) - (self.net_delta < 0)
-        aged = self.account.plan.priority - int((now - self.since) / AGEING_SECONDS)
-        return not self.is_overdue(now), effect, aged, self.sequence
+        aged = plan.priority - int((now - self.since) / AGEING_SECONDS)
+        due = plan.due if plan.priority == PriorityClass.INTERACTIVE else 0.0
+        return not self.is_overdue(now), effect, aged, due, self.sequence
 
     def is_overdue(self, now: float) -> bool:
         return now - self.since >= AGEING_SECONDS
@@ -104,8 +112,11 @@ class MemoryPool:
         if self.used + nbytes > self.budget:
             return False
         if transient:
-            return account.transient == 0 or self.transient + nbytes <= self.budget - self.state_budget
+            return account.transient == 0 or self.transient + nbytes <= self._ahead_budget(account)
         return self.state + nbytes <= self.state_budget
+
+    def _ahead_budget(self, account: Account) -> int:
+        return int((self.budget - self.state_budget) * AHEAD_SHARES[account.plan.priority])
 
     def could_ever_fit(self, account: Account, nbytes: int, *, transient: bool) -> bool:
         """False when the request fails even if everybody else released everything: the account keeps its state."""
@@ -120,7 +131,8 @@ class MemoryPool:
         if not transient:
             needed = max(needed, -(-(self.state + nbytes) * divisor // (divisor - 1)) + divisor)
         elif account.transient:
-            needed = max(needed, (self.transient + nbytes) * divisor)
+            share = AHEAD_SHARES[account.plan.priority]
+            needed = max(needed, int((self.transient + nbytes) * divisor / share) + divisor)
         return needed
 
     def take(self, account: Account, nbytes: int, *, transient: bool) -> None:

@@ -11,6 +11,7 @@ import torch
 
 from pystachio.errors import InternalError, InvalidRequest, NotFound
 from pystachio.io_scheduler.request import PriorityClass
+from pystachio.runtime.activity import NodeActivity, ObservedPlan, observe
 from pystachio.runtime.actors import ActorRef, Children, Directive, Reply
 from pystachio.runtime.clock import Clock, SystemClock
 from pystachio.runtime.cuda_streams import CudaStreams
@@ -23,6 +24,7 @@ from pystachio.runtime.settings import ExecutionSettings
 from pystachio.runtime.streams import CpuStreams, StreamFactory
 from pystachio.runtime.tracing import Tracing
 from pystachio.runtime.transfers import PlanTransfers, TransferService
+from pystachio.runtime.urgency import Urgency
 from pystachio.runtime.worker_pool import WorkerPool, WorkerStatistics
 
 
@@ -30,14 +32,15 @@ from pystachio.runtime.worker_pool import WorkerPool, WorkerStatistics
 class SubmitPlan:
     build: BuildGraph
     plan_id: str
-    priority: PriorityClass
+    urgency: Urgency
+    label: str
     reply: Reply[PlanHandle]
 
 
 @dataclass(frozen=True, slots=True)
 class ChangePriority:
     plan_id: str
-    priority: PriorityClass
+    urgency: Urgency
     reply: Reply[None]
 
 
@@ -48,13 +51,6 @@ class CancelPlanById:
 
 
 NodeMessage = SubmitPlan | ChangePriority | CancelPlanById | PlanEnded
-
-
-@dataclass(frozen=True, slots=True)
-class PlanListing:
-    plan_id: str
-    priority: PriorityClass
-    seconds: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +73,7 @@ class _RunningPlan:
     entry: PlanEntry
     handle: PlanHandle
     ref: ActorRef[PlanMessage]
-    submitted: float
+    label: str
 
 
 class Node:
@@ -141,25 +137,37 @@ class Node:
         return CpuStreams(self._workers)
 
     async def submit(
-        self, build: BuildGraph, *, plan_id: str, priority: PriorityClass = PriorityClass.NORMAL
+        self,
+        build: BuildGraph,
+        *,
+        plan_id: str,
+        priority: PriorityClass = PriorityClass.NORMAL,
+        deadline: float | None = None,
+        label: str = "",
     ) -> PlanHandle:
-        """Start a plan; returns before it ends. `plan_id` is unique among the running plans."""
-        return await self._ref.ask(lambda reply: SubmitPlan(build, plan_id, priority, reply))
+        """Start a plan; returns before it ends. `plan_id` is unique among the running plans.
+
+        `deadline` is in seconds from now. `label` is what people know the plan by, for example its statement.
+        """
+        urgency = Urgency(priority, deadline)
+        return await self._ref.ask(lambda reply: SubmitPlan(build, plan_id, urgency, label, reply))
 
     async def cancel(self, plan_id: str) -> None:
         """Ask a running plan to end; raises NotFound when none has this id."""
         await self._ref.ask(lambda reply: CancelPlanById(plan_id, reply))
 
-    async def set_priority(self, plan_id: str, priority: PriorityClass) -> None:
-        """For what the plan does from now on: jobs, transfers and memory that wait already included."""
-        await self._ref.ask(lambda reply: ChangePriority(plan_id, priority, reply))
+    async def set_priority(self, plan_id: str, priority: PriorityClass, deadline: float | None = None) -> None:
+        """For what the plan does from now on: jobs, transfers and memory that wait already included.
 
-    def plans(self) -> tuple[PlanListing, ...]:
-        now = self._clock.now()
-        return tuple(
-            PlanListing(plan_id, PriorityClass(plan.entry.priority), now - plan.submitted)
-            for plan_id, plan in self._plans.items()
-        )
+        `deadline` is in seconds from now; None leaves it as it is. Raises NotFound when no running plan has this id.
+        """
+        urgency = Urgency(priority, deadline)
+        await self._ref.ask(lambda reply: ChangePriority(plan_id, urgency, reply))
+
+    def activity(self) -> NodeActivity:
+        """What everybody does and waits for now."""
+        plans = [ObservedPlan(plan.entry, plan.label, plan.handle.rows) for plan in self._plans.values()]
+        return observe(self._clock.now(), plans, self._workers, self._memory, self._transfers.activity())
 
     def statistics(self) -> NodeStatistics:
         return NodeStatistics(
@@ -181,15 +189,24 @@ class Node:
                     reply.answer(self._start(message))
             case CancelPlanById(plan_id=plan_id, reply=reply):
                 self._tell_plan(plan_id, CancelPlan(), reply)
-            case ChangePriority(plan_id=plan_id, priority=priority, reply=reply):
-                self._tell_plan(plan_id, SetPriority(priority), reply)
+            case ChangePriority(plan_id=plan_id, urgency=urgency, reply=reply):
+                self._tell_plan(plan_id, SetPriority(urgency.priority, self._due(urgency)), reply)
             case PlanEnded():
                 self._forget(message)
 
     def _start(self, message: SubmitPlan) -> PlanHandle:
         self._sequence += 1
-        entry = PlanEntry(message.plan_id, message.priority, self._sequence, self._memory.plan_became_idle)
-        client = self._transfers.client(message.plan_id, message.priority)
+        priority, due = message.urgency.priority, self._due(message.urgency)
+        entry = PlanEntry(
+            message.plan_id,
+            priority,
+            self._sequence,
+            self._memory.plan_became_idle,
+            opened_at=self._clock.now(),
+            deadline=due,
+        )
+        client = self._transfers.client(message.plan_id, priority, deadline=due)
+        self._workers.plan_opened(entry)
         scope = PlanScope(
             entry,
             settings=self._settings,
@@ -205,14 +222,19 @@ class Node:
                 scope,
                 children=self._children,
                 memory=self._memory,
+                workers=self._workers,
                 transfers=self._transfers,
                 report=self._ref.tell,
             ),
         )
         handle = PlanHandle(message.plan_id, scope.metrics, ref)
-        self._plans[message.plan_id] = _RunningPlan(entry, handle, ref, self._clock.now())
+        self._plans[message.plan_id] = _RunningPlan(entry, handle, ref, message.label)
         ref.tell(StartPlan(message.build))
         return handle
+
+    def _due(self, urgency: Urgency) -> float | None:
+        """The deadline as a time of the node's clock, which is the I/O scheduler's too."""
+        return None if urgency.deadline is None else self._clock.now() + urgency.deadline
 
     def _tell_plan(self, plan_id: str, message: PlanMessage, reply: Reply[None]) -> None:
         plan = self._plans.get(plan_id)
@@ -224,6 +246,7 @@ class Node:
 
     def _forget(self, ended: PlanEnded) -> None:
         plan = self._plans.pop(ended.plan_id)
+        self._workers.plan_closed(plan.entry)
         self._ended += 1
         self._failed += ended.error is not None
         leaked_bytes = 0 if ended.error is not None else ended.left_bytes

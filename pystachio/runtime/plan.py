@@ -16,6 +16,7 @@ from pystachio.runtime.logging import bind_plan
 from pystachio.runtime.memory import Memory
 from pystachio.runtime.metrics import PlanMetrics
 from pystachio.runtime.transfers import TransferService
+from pystachio.runtime.worker_pool import WorkerPool
 
 LAST_JOBS_SECONDS = 1.0
 """How long the end of a plan waits for work that none of its tasks awaits, before it counts as a leak."""
@@ -33,7 +34,10 @@ class CancelPlan:
 
 @dataclass(frozen=True, slots=True)
 class SetPriority:
+    """`deadline` in seconds of the node's clock; None leaves it as it is."""
+
     priority: PriorityClass
+    deadline: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +63,8 @@ class PlanHandle:
     def __init__(self, plan_id: str, metrics: PlanMetrics, ref: ActorRef[PlanMessage]) -> None:
         self.plan_id = plan_id
         self.metrics = metrics
+        self.rows = 0
+        """Rows that the client has taken; the client counts them."""
         self._ref = ref
         self._loop = asyncio.get_running_loop()
         self._ended: asyncio.Future[PystachioError | None] = self._loop.create_future()
@@ -103,12 +109,14 @@ class PlanActor:
         *,
         children: Children,
         memory: Memory,
+        workers: WorkerPool,
         transfers: TransferService,
         report: Callable[[PlanEnded], None],
     ) -> None:
         self._scope = scope
         self._children = children
         self._memory = memory
+        self._workers = workers
         self._transfers = transfers
         self._report = report
         self._execution: asyncio.Task[None] | None = None
@@ -124,10 +132,13 @@ class PlanActor:
                 self._is_cancelled = True
                 if self._execution is not None and self._is_executing:
                     self._execution.cancel()
-            case SetPriority(priority=priority):
+            case SetPriority(priority=priority, deadline=deadline):
                 entry.priority = priority
-                self._transfers.set_priority(entry.plan_id, priority)
+                if deadline is not None:
+                    entry.deadline = deadline
+                self._transfers.set_priority(entry.plan_id, priority, deadline)
                 self._memory.rank_changed()
+                self._workers.rank_changed()
 
     async def _execute(self, build: BuildGraph) -> None:
         entry = self._scope.entry

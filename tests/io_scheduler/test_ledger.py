@@ -58,3 +58,14 @@ def test_the_oldest_closed_plans_are_forgotten() -> None:
         ledger.close_plan(plan_id)
     remembered = [ledger.plan(plan_id).requests for plan_id in ("open", "first", "second", "third")]
     assert remembered == [1, 0, 1, 1]
+
+
+def test_what_crossed_a_link_is_remembered_when_its_plans_are_not() -> None:
+    ledger = Ledger(remembered_plans=1)
+    for number in range(3):
+        account = ledger.account(f"p{number}", PriorityClass.BATCH, DISK)
+        account.record_chunk(100, PathTaken.BUFFERED, False, 0.0, 0.0)
+        ledger.close_plan(f"p{number}")
+    assert ledger.links() == {DISK: 300}
+    assert ledger.plan_links("p0") == {}
+    assert ledger.plan_links("p2") == {DISK: 100}

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 import torch
 
+from pystachio.io_scheduler.activity import IoActivity
 from pystachio.io_scheduler.client import TransferClient
 from pystachio.io_scheduler.request import PriorityClass
 from pystachio.runtime.memory import Tier
@@ -20,6 +21,7 @@ class NoTransfers:
     """A `TransferService` that only takes notes."""
 
     priorities: dict[str, PriorityClass] = field(default_factory=dict)
+    deadlines: dict[str, float | None] = field(default_factory=dict)
     closed: list[str] = field(default_factory=list)
     running: bool = False
 
@@ -29,15 +31,22 @@ class NoTransfers:
     async def stop(self) -> None:
         self.running = False
 
-    def client(self, plan_id: str, priority: PriorityClass) -> TransferClient:
+    def client(
+        self, plan_id: str, priority: PriorityClass, *, deadline: float | None = None, weight: float = 1.0
+    ) -> TransferClient:
         self.priorities[plan_id] = priority
+        self.deadlines[plan_id] = deadline
         return TransferClient(None, plan_id)  # type: ignore[arg-type]
 
     def close_plan(self, plan_id: str) -> None:
         self.closed.append(plan_id)
 
-    def set_priority(self, plan_id: str, priority: PriorityClass) -> None:
+    def activity(self) -> IoActivity:
+        return IoActivity((), (), {}, {})
+
+    def set_priority(self, plan_id: str, priority: PriorityClass, deadline: float | None = None) -> None:
         self.priorities[plan_id] = priority
+        self.deadlines[plan_id] = deadline
 
 
 def make_node(transfers: TransferService | None = None, *, memory: int = 1 << 20, workers: int = 2) -> Node:

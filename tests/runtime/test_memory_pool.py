@@ -50,8 +50,8 @@ def test_state_leaves_an_eighth_to_what_is_on_its_way() -> None:
 
 def test_reading_ahead_stays_out_of_the_memory_that_state_may_need() -> None:
     pool = MemoryPool(800)
-    reader = pool.account(plan("p"), "reader")
-    other = pool.account(plan("p"), "other")
+    reader = pool.account(plan("p", INTERACTIVE), "reader")
+    other = pool.account(plan("p", INTERACTIVE), "other")
     assert pool.fits(reader, 800, transient=True)
     pool.take(reader, 60, transient=True)
     assert pool.fits(reader, 40, transient=True)
@@ -256,3 +256,29 @@ class PoolMachine(RuleBasedStateMachine):
 
 PoolMachine.TestCase.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
 TestPool = PoolMachine.TestCase
+
+
+def test_what_less_urgent_plans_read_ahead_leaves_room_for_urgent_ones() -> None:
+    pool = MemoryPool(1600)
+    for priority, room in ((BATCH, 150), (NORMAL, 175), (INTERACTIVE, 200)):
+        reader = pool.account(plan(str(priority), priority), "reader")
+        if pool.transient == 0:
+            pool.take(reader, 100, transient=True)
+        else:
+            pool.take(reader, 1, transient=True)
+        free = room - pool.transient
+        assert pool.fits(reader, free, transient=True)
+        assert not pool.fits(reader, free + 1, transient=True)
+        grown = MemoryPool(pool.enough(reader, free + 1, transient=True))
+        other = grown.account(plan("other", priority), "other")
+        grown.take(other, pool.transient, transient=True)
+        assert grown.fits(other, free + 1, transient=True)
+
+
+def test_interactive_plans_get_memory_in_the_order_of_their_deadlines() -> None:
+    pool, holder = full_pool(800)
+    late = pool.account(PlanEntry("late", INTERACTIVE, 1, deadline=9.0), "late")
+    soon = pool.account(PlanEntry("soon", INTERACTIVE, 2, deadline=1.0), "soon")
+    requests = [waiting(pool, late, 100), waiting(pool, soon, 100)]
+    pool.give_back(holder, 100, transient=False)
+    assert pool.grant(0.0) == [requests[1]]

@@ -194,8 +194,8 @@ async def test_plans_are_found_by_their_id() -> None:
         await node.submit(waiting_plan, plan_id="p", priority=PriorityClass.BATCH)
         with pytest.raises(InvalidRequest, match="running already"):
             await node.submit(waiting_plan, plan_id="p")
-        (listing,) = node.plans()
-        assert (listing.plan_id, listing.priority) == ("p", PriorityClass.BATCH)
+        (listed,) = node.activity().plans
+        assert (listed.plan_id, listed.priority, listed.deadline) == ("p", "batch", None)
         with pytest.raises(NotFound):
             await node.cancel("q")
         with pytest.raises(NotFound):
@@ -213,13 +213,35 @@ async def test_an_id_is_free_again_after_the_end() -> None:
 async def test_a_new_priority_reaches_the_transfers_and_the_listing() -> None:
     transfers = NoTransfers()
     async with make_node(transfers) as node:
-        await node.submit(waiting_plan, plan_id="p", priority=PriorityClass.BATCH)
-        await node.set_priority("p", PriorityClass.INTERACTIVE)
+        await node.submit(waiting_plan, plan_id="p", priority=PriorityClass.BATCH, label="select 1")
+        assert transfers.deadlines == {"p": None}
+        await node.set_priority("p", PriorityClass.INTERACTIVE, deadline=60.0)
         await settle()
         assert transfers.priorities == {"p": PriorityClass.INTERACTIVE}
-        assert node.plans()[0].priority is PriorityClass.INTERACTIVE
+        (listed,) = node.activity().plans
+        assert (listed.priority, listed.label) == ("interactive", "select 1")
+        assert listed.deadline is not None
+        assert 50 < listed.deadline <= 60
+        due = transfers.deadlines["p"]
+        await node.set_priority("p", PriorityClass.NORMAL)
+        await settle()
+        (listed,) = node.activity().plans
+        assert listed.priority == "normal"
+        assert listed.deadline is not None
+        assert due is not None
+        assert transfers.deadlines["p"] is None, "a deadline that is not given stays"
     assert transfers.closed == ["p"]
     assert not transfers.running
+
+
+async def test_a_deadline_is_a_time_of_the_clock_that_the_transfers_share() -> None:
+    transfers = NoTransfers()
+    async with make_node(transfers) as node:
+        before = time.monotonic()
+        await node.submit(waiting_plan, plan_id="p", priority=PriorityClass.INTERACTIVE, deadline=7.0)
+        due = transfers.deadlines["p"]
+        assert due is not None
+        assert before + 7.0 <= due <= time.monotonic() + 7.0
 
 
 async def test_leaving_the_node_cancels_what_runs() -> None:
