@@ -12,9 +12,8 @@ Each instant goes to one activity, by the first rule that holds:
 5. *Transfer*: transfers are under way. A worker is idle, so the bytes are what is missing.
 6. *Computing*, on fewer workers than there are; 7. *hand-over*: nothing that a resource limits.
 
-An instant of transfers goes to the files that operators wait for at that time; where none says so, to the file of the
-plan that is served last. On the file's link it is divided by the bytes inside the device, as long as chunks of the plan
-queue: those of higher classes to *priority*, the rest to the link. Nothing inside while chunks queue is *credit*.
+An instant of transfers goes to the links whose files operators wait for at that time; where none says so, to the link
+that ends the plan's transfers last.
 """
 
 from __future__ import annotations
@@ -52,7 +51,7 @@ class JobUse:
 class Attribution:
     """The activity of each instant, as masks that exclude each other, and what they were found from.
 
-    `files` divides the instants of `transfer` among (link, path): levels that add up to one at each of them.
+    `awaited` divides the instants of `transfer` among links: levels that add up to one at each of them.
     """
 
     timeline: Timeline
@@ -63,7 +62,7 @@ class Attribution:
     transfer: Mask
     jobs: JobUse
     links: Mapping[Link, LinkUse]
-    files: Mapping[tuple[Link, str], Levels]
+    awaited: Mapping[Link, Levels]
 
     def share(self, levels: Levels | Mask) -> float:
         """The part of the plan's time, where `levels` say how much of each instant counts."""
@@ -102,7 +101,7 @@ def attribute(trace: PlanTrace) -> Attribution:
         transfer=transfer,
         jobs=jobs,
         links=links,
-        files=_files(trace, timeline, transfer),
+        awaited=_awaited(trace, timeline, transfer),
     )
 
 
@@ -156,25 +155,23 @@ def _spans_of_transfers(trace: PlanTrace) -> list[Span]:
     ]
 
 
-def _files(trace: PlanTrace, timeline: Timeline, transfer: Mask) -> dict[tuple[Link, str], Levels]:
-    """Who is awaited at each instant of `transfer`."""
-    spans: dict[tuple[Link, str], list[Span]] = {}
+def _awaited(trace: PlanTrace, timeline: Timeline, transfer: Mask) -> dict[Link, Levels]:
+    """Which link is awaited at each instant of `transfer`."""
+    spans: dict[Link, list[Span]] = {}
+    links: dict[str, Link] = {}
     for each in trace.history.transfers:
         if trace.is_own(each):
-            spans.setdefault((each.link, each.path), []).append((each.submitted_at, each.ended_at))
-    waits: dict[str, list[Span]] = {}
+            spans.setdefault(each.link, []).append((each.submitted_at, each.ended_at))
+            links[each.path] = each.link
+    waits: dict[Link, list[Span]] = {}
     for wait in trace.tracing.waits:
-        if wait.plan_id == trace.plan_id and wait.reason is WaitReason.IO:
-            waits.setdefault(wait.what, []).append((wait.started, wait.ended))
-    awaited = {file: timeline.count(waits.get(file[1], ())) for file in spans}
-    total = sum(awaited.values(), timeline.none())
-    latest = {file: timeline.latest_end(each) for file, each in spans.items()}
+        if wait.plan_id == trace.plan_id and wait.reason is WaitReason.IO and wait.what in links:
+            waits.setdefault(links[wait.what], []).append((wait.started, wait.ended))
+    waiting = {link: timeline.count(waits.get(link, ())) for link in spans}
+    latest = {link: timeline.latest_end(each) for link, each in spans.items()}
     last = np.max(list(latest.values()), axis=0) if latest else timeline.none()
-    are_last = {file: ((latest[file] == last) & (last > timeline.instants)).astype(float) for file in spans}
-    together = np.maximum(sum(are_last.values(), timeline.none()), 1.0)
-    return {
-        file: np.where(
-            transfer, np.where(total > 0, awaited[file] / np.maximum(total, 1.0), are_last[file] / together), 0.0
-        )
-        for file in spans
-    }
+    are_last = {link: ((latest[link] == last) & (last > timeline.instants)).astype(float) for link in spans}
+    total = sum(waiting.values(), timeline.none())
+    weights = {link: np.where(total > 0, waiting[link], are_last[link]) for link in spans}
+    together = np.maximum(sum(weights.values(), timeline.none()), 1.0)
+    return {link: np.where(transfer, weight / together, 0.0) for link, weight in weights.items()}

@@ -7,8 +7,8 @@
 - Waiting for a link is *priority* for the part of the device that plans of higher classes had; *memory* when every
   transfer needed credit and the link was held back or empty; *window* when it was held back without credit
   (`LinkUse.is_held_back`); *slow device* when links of the same kind deliver more than twice as much in the median;
-  *straggler* when one of at least three files is awaited most and its requests took three times as long as the others';
-  else *storage*, *network* or *bus* by the medium.
+  *straggler* when the device was mostly busy with one of at least three files, whose requests took three times as
+  long as the others'; else *storage*, *network* or *bus* by the medium.
 
 Twice and three times: healthy devices of one kind differ by less than half, and requests to one device by less than a
 factor of two between their means, queueing included.
@@ -16,7 +16,7 @@ factor of two between their means, queueing included.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from statistics import fmean, median
@@ -29,12 +29,12 @@ from pystachio.io_scheduler.request import Link, PriorityClass
 from pystachio.trace.attribution import Attribution
 from pystachio.trace.link_use import LinkUse
 from pystachio.trace.plan_trace import PlanTrace
-from pystachio.trace.timeline import Levels
+from pystachio.trace.timeline import Levels, Timeline
 
 SLOW_DEVICE_RATIO = 0.5
 STRAGGLER_RATIO = 3.0
 STRAGGLER_SHARE = 0.5
-"""Of the time in which the link is awaited, how much goes to its slowest file at least."""
+"""Of the time in which the link is awaited, for how much at least the device is busy with one file."""
 FEWEST_FILES = 3
 FEWEST_SECONDS = 0.001
 """A plan that is over sooner has nothing worth a verdict."""
@@ -146,11 +146,10 @@ class _Collected:
 
     def transfers(self) -> None:
         for link, use in self._found.links.items():
-            files = {path: levels for (where, path), levels in self._found.files.items() if where == link}
-            awaited = sum(files.values(), self._found.timeline.none())
-            self._link(use, awaited, files)
+            if link in self._found.awaited:
+                self._link(use, self._found.awaited[link])
 
-    def _link(self, use: LinkUse, awaited: Levels, files: Mapping[str, Levels]) -> None:
+    def _link(self, use: LinkUse, awaited: Levels) -> None:
         blocked = (use.waiting > 0) & (awaited > 0)
         inside = np.maximum(use.inside, 1.0)
         ahead = self._found.share(np.where(blocked, awaited * use.ahead / inside, 0.0))
@@ -164,12 +163,12 @@ class _Collected:
             share = rest if use.is_held_back else self._found.share(parked)
             self.add(Bottleneck.MEMORY, _credit_pool(self._trace, use.link), share)
             rest -= share
-        self.add(*self._at_link(use, files), rest)
+        self.add(*self._at_link(use, awaited), rest)
 
-    def _at_link(self, use: LinkUse, files: Mapping[str, Levels]) -> Cause:
+    def _at_link(self, use: LinkUse, awaited: Levels) -> Cause:
         """Why the link itself did not deliver more."""
         link = use.link
-        straggler = _straggler(self._trace, link, files)
+        straggler = _straggler(self._trace, self._found.timeline, link, awaited)
         if straggler is not None:
             self.stragglers[link] = straggler
             return Cause(Bottleneck.STRAGGLER, straggler[0])
@@ -232,26 +231,28 @@ def _peer_rate(link: Link, links: Mapping[Link, LinkUse]) -> float | None:
     return median(rates) if rates else None
 
 
-def _straggler(trace: PlanTrace, link: Link, files: Mapping[str, Levels]) -> tuple[str, float] | None:
-    """The file that the plan awaits most, and how much longer its requests took, where that is what holds it up."""
-    if len(files) < FEWEST_FILES:
-        return None
-    awaited = {path: float(levels.sum()) for path, levels in files.items()}
-    path = max(awaited, key=lambda each: awaited[each])
-    if awaited[path] < STRAGGLER_SHARE * sum(awaited.values()):
-        return None
+def _straggler(trace: PlanTrace, timeline: Timeline, link: Link, awaited: Levels) -> tuple[str, float] | None:
+    """The file that the device is busy with while the plan waits, and how much longer its requests took."""
     paths = {each.transfer_id: each.path for each in trace.history.transfers if trace.is_own(each)}
-    chunks = [chunk for chunk in trace.history.chunks if trace.is_own(chunk) and chunk.link == link]
-    its = _mean_seconds(chunk for chunk in chunks if paths.get(chunk.transfer_id) == path)
-    theirs = _mean_seconds(chunk for chunk in chunks if paths.get(chunk.transfer_id) != path)
-    if its is None or theirs is None or its < STRAGGLER_RATIO * theirs:
+    chunks: dict[str, list[ChunkRecord]] = {}
+    for chunk in trace.history.chunks:
+        if chunk.link == link and trace.is_own(chunk):
+            chunks.setdefault(paths.get(chunk.transfer_id, ""), []).append(chunk)
+    if len(chunks) < FEWEST_FILES:
         return None
-    return path, its / theirs
+    inside = {path: timeline.count((chunk.started_at, chunk.ended_at) for chunk in its) for path, its in chunks.items()}
+    together = np.maximum(sum(inside.values(), timeline.none()), 1.0)
+    shares = {path: float((awaited * levels / together).sum()) for path, levels in inside.items()}
+    path = max(shares, key=lambda each: shares[each])
+    if shares[path] < STRAGGLER_SHARE * float(awaited.sum()):
+        return None
+    its = _mean_seconds(chunks[path])
+    theirs = _mean_seconds([chunk for other, group in chunks.items() if other != path for chunk in group])
+    return (path, its / theirs) if its >= STRAGGLER_RATIO * theirs else None
 
 
-def _mean_seconds(chunks: Iterable[ChunkRecord]) -> float | None:
-    seconds = [chunk.ended_at - chunk.started_at for chunk in chunks]
-    return max(fmean(seconds), 1e-9) if seconds else None
+def _mean_seconds(chunks: Sequence[ChunkRecord]) -> float:
+    return max(fmean(chunk.ended_at - chunk.started_at for chunk in chunks), 1e-9)
 
 
 def _needs_credit(trace: PlanTrace, link: Link) -> bool:
