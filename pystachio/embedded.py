@@ -12,13 +12,14 @@ import uuid
 import weakref
 from collections import Counter
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
 import pyarrow as pa
 import torch
 
 from pystachio.config import Settings
-from pystachio.errors import InvalidRequest, PystachioError, ResourceExhausted
+from pystachio.errors import InvalidRequest, NotFound, PystachioError, ResourceExhausted
 from pystachio.io_scheduler.buffers import IDLE_BYTES, BufferPool
 from pystachio.io_scheduler.client import HostBuffer
 from pystachio.io_scheduler.devices import choose
@@ -42,6 +43,7 @@ from pystachio.runtime.metrics import OperatorSnapshot
 from pystachio.runtime.node import Node, NodeStatistics
 from pystachio.runtime.plan import PlanHandle
 from pystachio.runtime.settings import ExecutionSettings
+from pystachio.runtime.urgency import Urgency
 from pystachio.trace import plan_trace
 from pystachio.trace.plan_trace import PlanTrace
 from pystachio.trace.verdict import Verdict, verdict
@@ -123,12 +125,12 @@ class EmbeddedNode:
 
         return self._host.call(read()).result()
 
-    def submit(self, plan: PhysicalPlan, priority: PriorityClass) -> RunningPlan:
-        """Start the plan; its rows wait for `RunningPlan.next_batch`."""
+    def submit(self, plan: PhysicalPlan, urgency: Urgency, label: str) -> RunningPlan:
+        """Start the plan, which people know by `label`; its rows wait for `RunningPlan.next_batch`."""
         running = RunningPlan(self, plan)
 
         async def start() -> None:
-            await running.start(self._host.node, priority)
+            await running.start(self._host.node, urgency, label)
 
         self._host.call(start()).result()
         return running
@@ -183,7 +185,6 @@ class RunningPlan:
         self._submitted = time.monotonic()
         self._seconds: float | None = None
         self._totals = Totals()
-        self._rows = 0
         self._error: PystachioError | None = None
 
     @property
@@ -195,7 +196,7 @@ class RunningPlan:
             ]
         )
 
-    async def start(self, node: Node, priority: PriorityClass) -> None:
+    async def start(self, node: Node, urgency: Urgency, label: str) -> None:
         """On the node's loop."""
         self._graph: asyncio.Future[Graph | None] = asyncio.get_running_loop().create_future()
 
@@ -205,7 +206,9 @@ class RunningPlan:
             self._graph.set_result(graph)
             return graph.tasks
 
-        self._handle: PlanHandle = await node.submit(build, plan_id=self.plan_id, priority=priority)
+        self._handle: PlanHandle = await node.submit(
+            build, plan_id=self.plan_id, priority=urgency.priority, deadline=urgency.deadline, label=label
+        )
         self._watcher = asyncio.create_task(self._watch(), name=f"{self.plan_id}/watch")
 
     async def _watch(self) -> None:
@@ -231,7 +234,7 @@ class RunningPlan:
         graph = await asyncio.shield(self._graph)
         if graph is not None:
             async for batch in graph.results:
-                self._rows += batch.length
+                self._handle.rows += batch.length
                 record_batch = await self._stream.run(batch_to_arrow, batch, self.plan.schema)
                 return pa.RecordBatch.from_arrays(record_batch.columns, schema=self.schema)
         await asyncio.shield(self._watcher)
@@ -243,10 +246,21 @@ class RunningPlan:
         if self._seconds is None:
             self._handle.cancel()
 
+    def set_urgency(self, urgency: Urgency) -> None:
+        """Without effect once the plan has ended."""
+        if self._seconds is not None:
+            return
+
+        async def change() -> None:
+            with suppress(NotFound):  # it has ended meanwhile
+                await self._node.host.node.set_priority(self.plan_id, urgency.priority, urgency.deadline)
+
+        self._node.host.call(change()).result()
+
     @property
     def rows(self) -> int:
         """Rows handed to the client so far."""
-        return self._rows
+        return self._handle.rows
 
     @property
     def seconds(self) -> float:

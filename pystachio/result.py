@@ -9,10 +9,12 @@ import weakref
 from collections.abc import Generator, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pystachio.errors import InvalidRequest, PystachioError
+from pystachio.runtime.urgency import Urgency, priority_class, urgency
 
 if TYPE_CHECKING:
     import pandas
@@ -21,6 +23,7 @@ if TYPE_CHECKING:
     import torch
 
     from pystachio.embedded import OperatorReport, RunningPlan
+    from pystachio.io_scheduler.request import PriorityClass
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,6 +141,16 @@ class Result:
     def cancel(self) -> None:
         """End the plan; idempotent. Waiting methods raise `Cancelled`."""
         self._running.cancel()
+
+    def set_priority(self, priority: PriorityClass | str, *, deadline: float | timedelta | None = None) -> None:
+        """From now on the plan has this class, and this deadline in seconds from now if one is given.
+
+        Holds at once for all that waits; what runs or moves already goes on. Without effect on a plan that has ended.
+        Raises InvalidRequest for a class or a deadline that does not exist, or a deadline in another class than
+        interactive.
+        """
+        chosen = priority_class(priority)
+        self._running.set_urgency(urgency(chosen, deadline, Urgency(chosen)))
 
     def explain(self, analyze: bool = False) -> str:
         """The physical plan as a tree; with `analyze`, after the end of the plan, what each operator did."""

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Sequence
+from datetime import timedelta
 from types import TracebackType
 from typing import Any
 
@@ -19,6 +21,7 @@ from pystachio.planner.explain import render
 from pystachio.planner.plan import Planner
 from pystachio.planner.statistics import StatisticsCache
 from pystachio.result import Result
+from pystachio.runtime.urgency import USUAL, Urgency, urgency
 
 
 def connect(
@@ -29,24 +32,30 @@ def connect(
     threads: int | None = None,
     spill_dir: str | os.PathLike[str] | None = None,
     config: str | os.PathLike[str] | None = None,
+    priority: PriorityClass | str | None = None,
+    deadline: float | timedelta | None = None,
     **settings: Any,
 ) -> Session:
     """A session on a node embedded in this process.
 
     `memory` is bytes or text such as "2GiB": what running plans may hold together. `device` is auto, cpu or cuda:N.
-    `config` names a TOML file; `settings` are further settings by name (see docs/configuration.md).
+    `config` names a TOML file; `settings` are further settings by name (see docs/configuration.md). `priority`
+    (interactive, normal or batch) and `deadline` hold for queries that are given none of their own (`Session.sql`).
     Raises InvalidRequest for a setting that is unknown or bad, Unsupported for an `address`.
     """
     if address is not None:
         raise Unsupported("sessions on remote nodes", hint="connect() without an address embeds a node here")
+    usual = urgency(priority, deadline, USUAL)
     loaded = configuration.load(config, memory=memory, device=device, threads=threads, spill_dir=spill_dir, **settings)
-    return Session(loaded.settings)
+    return Session(loaded.settings, usual)
 
 
 class Session:
     """Tables by name and queries over them. Usable from several threads; `close` or `with` ends it."""
 
-    def __init__(self, settings: configuration.Settings) -> None:
+    def __init__(self, settings: configuration.Settings, usual: Urgency = USUAL) -> None:
+        """`usual` holds for queries that are given no priority and no deadline."""
+        self._usual = usual
         self._node = EmbeddedNode(settings)
         self._catalog = Catalog(self._node.read_footers)
         self._planner = Planner(StatisticsCache(self._node.fetch))
@@ -71,23 +80,37 @@ class Session:
         self,
         sql: str,
         *,
-        priority: PriorityClass | str = PriorityClass.NORMAL,
+        priority: PriorityClass | str | None = None,
+        deadline: float | timedelta | None = None,
         parameters: Sequence[Any] = (),
     ) -> Result:
         """Plan one query and start it; the rows come through the result.
 
-        `parameters` are the values of $1, $2, ... Raises SqlSyntaxError, NotFound, InvalidRequest or Unsupported at
-        once; what goes wrong later is raised by the result.
-        """
-        urgency = _priority(priority)
-        return Result(self._node.submit(self._plan(_text(sql), parameters), urgency))
+        `priority` is interactive, normal (the default, unless the session has another) or batch. `deadline` is in
+        seconds from now: of the interactive queries the one that is due first goes first. It ends nothing, and a query
+        with a deadline and no priority is interactive. `parameters` are the values of $1, $2, ...
 
-    def execute(self, plan: bytes, *, priority: PriorityClass | str = PriorityClass.NORMAL) -> Result:
-        """Start a Substrait plan (protobuf bytes) whose named tables are registered. Raises as `sql` does."""
-        urgency = _priority(priority)
+        Raises SqlSyntaxError, NotFound, InvalidRequest or Unsupported at once; what goes wrong later is raised by the
+        result.
+        """
+        called = time.monotonic()
+        wanted = urgency(priority, deadline, self._usual)
+        return Result(self._node.submit(self._plan(_text(sql), parameters), _from(called, wanted), sql))
+
+    def execute(
+        self,
+        plan: bytes,
+        *,
+        priority: PriorityClass | str | None = None,
+        deadline: float | timedelta | None = None,
+    ) -> Result:
+        """Start a Substrait plan (protobuf bytes) whose named tables are registered; otherwise as `sql`."""
+        called = time.monotonic()
+        wanted = urgency(priority, deadline, self._usual)
         if not isinstance(plan, bytes):
             raise InvalidRequest(f"a plan must be bytes, not {type(plan).__name__}")
-        return Result(self._node.submit(self._plan(plan, ()), urgency))
+        label = f"a Substrait plan of {len(plan)} bytes"
+        return Result(self._node.submit(self._plan(plan, ()), _from(called, wanted), label))
 
     def explain(self, sql: str, *, parameters: Sequence[Any] = ()) -> str:
         """The physical plan as a tree; runs nothing."""
@@ -131,10 +154,8 @@ def _text(sql: str) -> str:
     return sql
 
 
-def _priority(priority: PriorityClass | str) -> PriorityClass:
-    if isinstance(priority, PriorityClass):
-        return priority
-    names = {member.name.lower(): member for member in PriorityClass}
-    if not isinstance(priority, str) or priority.lower() not in names:
-        raise InvalidRequest(f"no such priority: {priority!r}", hint=f"one of {', '.join(names)}")
-    return names[priority.lower()]
+def _from(called: float, wanted: Urgency) -> Urgency:
+    """The urgency as of now: a deadline counts from the call, and planning has taken a part of it."""
+    if wanted.deadline is None:
+        return wanted
+    return wanted._replace(deadline=wanted.deadline - (time.monotonic() - called))

@@ -305,3 +305,35 @@ def test_importing_the_package_loads_nothing_heavy() -> None:
     code = "import sys, pystachio; print([m for m in ('torch', 'datafusion', 'pyarrow', 'numpy') if m in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+def test_priorities_and_deadlines_of_queries_and_sessions(folder: Path) -> None:
+    with pystachio.connect(threads=1, priority="batch") as session:
+        session.register("t", folder / "t.parquet")
+        for urgency in (
+            {},
+            {"priority": "interactive"},
+            {"deadline": 5.0},
+            {"deadline": datetime.timedelta(minutes=1)},
+        ):
+            result = session.sql("select count(*) as n from t", **urgency)
+            assert result.to_arrow().column("n").to_pylist() == [ROWS]
+            result.set_priority("normal")
+        with pytest.raises(InvalidRequest, match="no such priority"):
+            session.sql("select 1 as one", priority="urgent")
+        with pytest.raises(InvalidRequest, match="a deadline"):
+            session.execute(b"", deadline=float("nan"))
+    with pytest.raises(InvalidRequest, match="interactive plans only"):
+        pystachio.connect(priority="batch", deadline=1.0)
+
+
+def test_the_priority_of_a_running_plan_changes(session: pystachio.Session) -> None:
+    result = session.sql("select a.id from t a, t b where a.id = b.id", priority="batch")
+    result.set_priority("interactive", deadline=2.0)
+    with pytest.raises(InvalidRequest, match="no such priority"):
+        result.set_priority("urgent")
+    with pytest.raises(InvalidRequest, match="no such priority"):
+        result.set_priority(None)  # type: ignore[arg-type]
+    assert result.to_arrow().num_rows == ROWS
+    result.set_priority("batch")
+    settle(session)

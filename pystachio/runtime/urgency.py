@@ -22,6 +22,10 @@ class Urgency(NamedTuple):
     deadline: float | None = None
 
 
+USUAL: Final = Urgency(PriorityClass.NORMAL)
+"""Where nobody says anything."""
+
+
 def priority_class(value: object) -> PriorityClass:
     """A class or its name in any case. Raises InvalidRequest that lists the names."""
     if isinstance(value, PriorityClass):
