@@ -8,30 +8,27 @@ STEP_AFTER_LEAP_SECONDS = 1.0
 
 
 class SteadyClock:
-    """Starts at the first reading. `jumps` counts what was smoothed.
+    """Shows the outer time less what was smoothed away; `jumps` counts how often.
 
     Time-outs are measured on it: a machine that wakes from sleep must not fail every transfer at once.
     """
 
-    __slots__ = ("_outer", "_steady", "jumps")
+    __slots__ = ("_outer", "_skew", "jumps")
 
     def __init__(self) -> None:
-        self._outer: float | None = None
-        self._steady = 0.0
+        self._outer = 0.0
+        self._skew = 0.0
         self.jumps = 0
 
     def read(self, outer: float, is_busy: bool) -> float:
         """The steady time when the outer clock shows `outer`."""
-        if self._outer is None:
-            self._outer = self._steady = outer
         step = outer - self._outer
         if step < 0.0 or (is_busy and step > LARGEST_STEP_SECONDS):
             self.jumps += 1
-            step = 0.0 if step < 0.0 else STEP_AFTER_LEAP_SECONDS
+            self._skew += step if step < 0.0 else step - STEP_AFTER_LEAP_SECONDS
         self._outer = outer
-        self._steady += step
-        return self._steady
+        return outer - self._skew
 
     def outer(self, steady: float) -> float:
         """What the outer clock will show at a steady time, if it does not jump again."""
-        return steady if self._outer is None else steady + (self._outer - self._steady)
+        return steady + self._skew
