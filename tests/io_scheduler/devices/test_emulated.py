@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
 
-from pystachio.errors import Cancelled
-from pystachio.io_scheduler.devices import ChunkEnd, ChunkRead
+from pystachio.errors import Cancelled, DataError
+from pystachio.io_scheduler.devices import ChunkEnd, ChunkRequest
 from pystachio.io_scheduler.devices.emulated import EmulatedDevice
 from pystachio.io_scheduler.request import Extent, Link, LinkLimits, PathTaken, PriorityClass
 from pystachio.io_scheduler.service import IoSchedulerService
@@ -23,8 +24,8 @@ async def locate(path: str) -> Link:
     return LINK
 
 
-def chunk(length: int) -> ChunkRead:
-    return ChunkRead(ScriptedFile("/f"), 0, memoryview(bytearray(length)), length)
+def chunk(length: int) -> ChunkRequest:
+    return ChunkRequest(ScriptedFile("/f"), 0, memoryview(bytearray(length)), length)
 
 
 async def ends_of(device: EmulatedDevice, lengths: list[int]) -> list[float]:
@@ -45,10 +46,17 @@ async def ends_of(device: EmulatedDevice, lengths: list[int]) -> list[float]:
     return ends
 
 
-def emulated(**options: float) -> EmulatedDevice:
-    inner = ScriptedDevice({"/f": bytes(10_000)})
-    depth = int(options.pop("depth", 32))
-    return EmulatedDevice(inner, depth=depth, timers=asyncio.get_running_loop(), **options)
+def emulated(
+    *, bytes_per_second: float, latency_seconds: float = 0.0, depth: int = 32, parallelism: int = 1
+) -> EmulatedDevice:
+    return EmulatedDevice(
+        ScriptedDevice({"/f": bytes(10_000)}),
+        bytes_per_second=bytes_per_second,
+        latency_seconds=latency_seconds,
+        depth=depth,
+        parallelism=parallelism,
+        timers=asyncio.get_running_loop(),
+    )
 
 
 def test_bytes_pass_one_after_another() -> None:
@@ -70,6 +78,78 @@ def test_depth_bounds_what_overlaps() -> None:
         return await ends_of(emulated(bytes_per_second=1000.0, latency_seconds=1.0, depth=1), [100, 100])
 
     assert virtual_time.run(main()) == pytest.approx([1.1, 2.2])
+
+
+def test_lanes_carry_chunks_side_by_side_at_their_part_of_the_rate() -> None:
+    async def main() -> list[float]:
+        return await ends_of(emulated(bytes_per_second=1000.0, parallelism=2), [100, 300, 100, 100])
+
+    # 500 bytes a second each: the first lane carries three chunks while the second carries the long one.
+    assert virtual_time.run(main()) == pytest.approx([0.2, 0.4, 0.6, 0.6])
+
+
+class LateTimers:
+    """A loop that is always late by the same time."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, seconds: float) -> None:
+        self._loop = loop
+        self._seconds = seconds
+
+    def time(self) -> float:
+        return self._loop.time()
+
+    def call_at(self, when: float, callback: Callable[[], object]) -> asyncio.TimerHandle:
+        return self._loop.call_at(when + self._seconds, callback)
+
+    def call_soon_threadsafe(self, callback: Callable[[], object]) -> object:
+        return self._loop.call_soon_threadsafe(callback)
+
+
+@pytest.mark.parametrize("depth", [1, 3])
+def test_a_late_loop_makes_ends_late_but_not_the_wire_slow(depth: int) -> None:
+    async def main() -> list[float]:
+        inner = ScriptedDevice({"/f": bytes(10_000)})
+        timers = LateTimers(asyncio.get_running_loop(), 0.05)
+        return await ends_of(EmulatedDevice(inner, bytes_per_second=1000.0, depth=depth, timers=timers), [100] * 20)
+
+    ends = virtual_time.run(main())
+    assert ends[-1] == pytest.approx(2.05)
+
+
+def test_a_slow_device_behind_shows() -> None:
+    async def main() -> float:
+        loop = asyncio.get_running_loop()
+        inner = ScriptedDevice({"/f": bytes(100)}, at_once=False)
+        device = EmulatedDevice(inner, bytes_per_second=1000.0, timers=loop)
+        ended: asyncio.Future[ChunkEnd] = loop.create_future()
+        device.start(chunk(100), ended.set_result)
+        loop.call_later(5.0, inner.end_next)
+        assert (await ended).transferred == 100
+        return loop.time()
+
+    assert virtual_time.run(main()) == pytest.approx(5.0)
+
+
+def test_a_link_without_a_device_behind_takes_time_and_moves_nothing() -> None:
+    async def main() -> list[float]:
+        device = EmulatedDevice(None, bytes_per_second=1000.0, latency_seconds=1.0, timers=asyncio.get_running_loop())
+        assert device.open("there").path == "there"
+        return await ends_of(device, [100, 100])
+
+    assert virtual_time.run(main()) == pytest.approx([1.1, 1.2])
+
+
+def test_an_error_of_the_device_behind_comes_when_the_wire_is_free() -> None:
+    async def main() -> tuple[float, ChunkEnd]:
+        loop = asyncio.get_running_loop()
+        device = EmulatedDevice(ScriptedDevice({"/f": bytes(3)}), bytes_per_second=10.0, timers=loop)
+        ended: asyncio.Future[ChunkEnd] = loop.create_future()
+        device.start(chunk(10), ended.set_result)
+        return loop.time(), await ended
+
+    _, end = virtual_time.run(main())
+    assert end.transferred == 3
+    assert isinstance(end.error, DataError)
 
 
 def test_an_abandoned_chunk_ends_early() -> None:
