@@ -20,11 +20,13 @@ CHUNK_SECONDS = 0.0003
 """Of device time in one chunk: what an urgent transfer waits for, against the cost of a request."""
 
 MEASUREMENT_SECONDS = 2.0
-FIRST_MEASUREMENT_SECONDS = 0.1
-"""The very first request on a device opens files and fills caches: its latency is soon measured again."""
+FIRST_MEASUREMENT_SECONDS = 0.2
+"""The first requests on a device open files and fill caches: their latency is soon measured again."""
 RATE_SECONDS = 2.0
 """The best rate is that of this period or the one before."""
-EPOCH_CHUNKS = 8
+FIRST_EPOCH_CHUNKS = 8
+EPOCH_WINDOWS = 4
+"""Windows of bytes over which the rate is measured: ends that are noticed late come together, a window at a time."""
 EPOCH_SECONDS = 0.001
 LATENCIES = 4
 
@@ -112,17 +114,23 @@ class Window:
         if self._alone and not outstanding:
             self._note_latency(now, now - started_at, length)
         seconds = now - self._epoch_started
-        if seconds > 0.0 and (not outstanding or (self._epoch_chunks >= EPOCH_CHUNKS and seconds >= EPOCH_SECONDS)):
+        if seconds > 0.0 and (not outstanding or (seconds >= EPOCH_SECONDS and self._epoch_is_long)):
             self._note_rate(now, self._epoch_bytes / seconds)
             self._epoch_started = now
             self._epoch_bytes = self._epoch_chunks = 0
             self.is_limited = False
 
+    @property
+    def _epoch_is_long(self) -> bool:
+        if self.rate is None:
+            return self._epoch_chunks >= FIRST_EPOCH_CHUNKS
+        return self._epoch_bytes >= EPOCH_WINDOWS * self.nbytes
+
     def _note_latency(self, now: float, seconds: float, length: int) -> None:
-        is_first = not self._latencies
         self._latencies.append((seconds, length))
         self.is_measuring = False
-        self._measure_at = now + (FIRST_MEASUREMENT_SECONDS if is_first else MEASUREMENT_SECONDS)
+        are_few = len(self._latencies) < LATENCIES
+        self._measure_at = now + (FIRST_MEASUREMENT_SECONDS if are_few else MEASUREMENT_SECONDS)
 
     def _note_rate(self, now: float, rate: float) -> None:
         if now >= self._period_ends and (self._period_is_full or not self._best):
