@@ -5,6 +5,7 @@ Read once, at the door. The parts of the engine never see this module: their con
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import tempfile
@@ -15,7 +16,7 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, field_validator
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, field_validator
 
 from pystachio import machine
 from pystachio.errors import InvalidRequest, NotFound, Unauthorized
@@ -30,13 +31,16 @@ MEMORY_FRACTION = 0.6
 SECTIONS: Mapping[str, tuple[str, ...]] = {
     "resources": ("memory", "device", "threads", "spill_dir"),
     "execution": ("batch_rows", "dictionary_codes", "direct_addressing", "join_reordering", "tracing"),
-    "io": ("direct_io", "io_device"),
+    "io": ("direct_io", "io_device", "io_policy", "emulated"),
+    "node": ("control_socket",),
 }
 """The tables of the TOML file. A key's name is the same there, in the environment and as a keyword argument."""
 
 _MOST_BYTES = 1 << 20
 """Of the configuration file: a device or a pipe without end is not read forever."""
 
+_SECONDS: Mapping[str, float] = {"us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0}
+_DURATION = re.compile(rf"\s*(\d+(?:\.\d+)?)\s*({'|'.join(_SECONDS)})?\s*")
 _SIZE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*(?:([kmgtp])(i?b)?|b)?\s*", re.IGNORECASE)
 
 
@@ -55,7 +59,38 @@ def parse_size(value: object) -> object:
     return int(float(number) * base**power)
 
 
+def parse_rate(value: object) -> object:
+    """`"200MB/s"` or a number, in bytes per second."""
+    return parse_size(value.strip().removesuffix("/s") if isinstance(value, str) else value)
+
+
+def parse_duration(value: object) -> object:
+    """`"100us"`, `"2.5ms"`, `"3s"`, `"5m"`, `"1h"` or a number, in seconds."""
+    if isinstance(value, bool):
+        raise ValueError("not a duration")
+    if not isinstance(value, str):
+        return value
+    match = _DURATION.fullmatch(value)
+    if match is None:
+        raise ValueError("not a duration; write for example 100us, 20ms, 2s, 5m or a number of seconds")
+    return float(match[1]) * _SECONDS[match[2] or "s"]
+
+
 Size = Annotated[int, BeforeValidator(parse_size), Field(gt=0)]
+Rate = Annotated[float, BeforeValidator(parse_rate), Field(gt=0, le=1e13, allow_inf_nan=False)]
+Duration = Annotated[float, BeforeValidator(parse_duration), Field(ge=0, le=60, allow_inf_nan=False)]
+AbsolutePath = Annotated[Path, AfterValidator(lambda path: path.expanduser().absolute())]
+
+
+class EmulatedDisk(BaseModel):
+    """A disk of this rate in bytes per second, latency in seconds and depth in place of the one below `path`."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    path: AbsolutePath
+    rate: Rate
+    latency: Duration = 0.0
+    depth: int = Field(default=32, ge=1, le=4096)
 
 
 class Settings(BaseModel):
@@ -69,7 +104,7 @@ class Settings(BaseModel):
     )
     device: str = Field(default="auto", description="where operators run: auto (the CPU), cpu, cuda or cuda:N")
     threads: int = Field(default_factory=machine.usable_cores, ge=1, le=1024, description="worker threads")
-    spill_dir: Path = Field(
+    spill_dir: AbsolutePath = Field(
         default_factory=lambda: Path(tempfile.gettempdir()), description="folder for what does not fit into memory"
     )
     batch_rows: int = Field(default=262_144, ge=1, le=1 << 30, description="rows per batch that operators aim at")
@@ -79,6 +114,15 @@ class Settings(BaseModel):
     tracing: bool = Field(default=True, description="remember what operators and transfers did lately, for traces")
     direct_io: Literal["auto", "on", "off"] = Field(default="auto", description="read around the page cache")
     io_device: Literal["auto", "posix", "nvme"] = Field(default="auto", description="what moves bytes from disk")
+    io_policy: Literal["pystachio", "strict", "fair", "fifo"] = Field(
+        default="pystachio", description="the order of transfers; all but pystachio exist to compare"
+    )
+    emulated: tuple[EmulatedDisk, ...] = Field(
+        default=(), description="slower disks in place of real ones: tables of path, rate, latency and depth"
+    )
+    control_socket: bool = Field(
+        default=True, description="let `pystachio-node ps` and its kin see this process's plans"
+    )
 
     @field_validator("device")
     @classmethod
@@ -87,10 +131,24 @@ class Settings(BaseModel):
             raise ValueError("write auto, cpu, cuda or cuda:N")
         return device
 
-    @field_validator("spill_dir")
+    @field_validator("emulated", mode="before")
     @classmethod
-    def _absolute(cls, directory: Path) -> Path:
-        return directory.expanduser().absolute()
+    def _tables(cls, value: object) -> object:
+        """The environment has room for text only: JSON."""
+        if not isinstance(value, str):
+            return value
+        try:
+            return json.loads(value) if value.strip() else ()
+        except ValueError:
+            raise ValueError('write a list of tables as JSON: [{"path": "/data", "rate": "200MB/s"}]') from None
+
+    @field_validator("emulated")
+    @classmethod
+    def _each_path_once(cls, disks: tuple[EmulatedDisk, ...]) -> tuple[EmulatedDisk, ...]:
+        paths = [disk.path for disk in disks]
+        if len(set(paths)) < len(paths):
+            raise ValueError("the same path twice")
+        return disks
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,11 +251,13 @@ def _unknown(name: str, where: str, known: list[str], hint: str | None = None) -
 
 def _invalid_value(error: ValidationError, origins: Mapping[str, str]) -> InvalidRequest:
     problem: Any = error.errors(include_url=False)[0]
-    name = str(problem["loc"][0])
+    name, *inside = (str(part) for part in problem["loc"])
     reason = problem["msg"].removeprefix("Value error, ")
     reason = reason[:1].lower() + reason[1:]
+    if problem["type"] == "extra_forbidden":
+        reason = f"no such key; known: {', '.join(EmulatedDisk.model_fields)}"
     meaning = Settings.model_fields[name].description
     return InvalidRequest(
-        f"bad value for the setting {name} ({origins[name]}): {problem['input']!r}: {reason}",
+        f"bad value for the setting {'.'.join([name, *inside])} ({origins[name]}): {problem['input']!r}: {reason}",
         hint=f"{name}: {meaning}",
     )

@@ -23,8 +23,11 @@ from pystachio.errors import InvalidRequest, NotFound, PystachioError, ResourceE
 from pystachio.io_scheduler.buffers import IDLE_BYTES, BufferPool
 from pystachio.io_scheduler.client import HostBuffer
 from pystachio.io_scheduler.devices import choose
+from pystachio.io_scheduler.emulation import Emulation, emulating
 from pystachio.io_scheduler.history import History
 from pystachio.io_scheduler.ledger import Totals
+from pystachio.io_scheduler.links import locate_disk
+from pystachio.io_scheduler.policy import POLICIES
 from pystachio.io_scheduler.request import Extent, PriorityClass
 from pystachio.io_scheduler.service import IoSchedulerService
 from pystachio.operators.arrow import batch_to_arrow
@@ -84,8 +87,15 @@ class EmbeddedNode:
     def __init__(self, settings: Settings) -> None:
         keep_freed_memory()
         device = choose_device(settings.device)
+        locate, open_device = emulating(
+            [Emulation(str(disk.path), disk.rate, disk.latency, disk.depth) for disk in settings.emulated],
+            locate_disk,
+            choose(settings.io_device, direct=settings.direct_io == "on"),
+        )
         transfers = IoSchedulerService(
-            open_device=choose(settings.io_device, direct=settings.direct_io == "on"),
+            open_device=open_device,
+            locate=locate,
+            policy=POLICIES[settings.io_policy],
             buffers=BufferPool(idle_bytes=min(IDLE_BYTES, settings.memory // _IDLE_BUFFER_SHARE)),
             history=History(enabled=settings.tracing),
         )

@@ -1,10 +1,13 @@
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
-from pystachio.config import SECTIONS, Settings, load
+from pystachio.cli.main import app
+from pystachio.config import SECTIONS, Settings, load, parse_duration
 from pystachio.errors import InvalidRequest, NotFound, Unauthorized
 
 
@@ -80,6 +83,17 @@ def test_sizes(text: str, expected: int, nowhere: dict[str, str]) -> None:
         ({"device": "gpu"}, "write auto, cpu, cuda or cuda:N"),
         ({"direct_io": "perhaps"}, "bad value for the setting direct_io"),
         ({"memroy": 1}, "did you mean memory"),
+        ({"io_policy": "lifo"}, "bad value for the setting io_policy"),
+        ({"emulated": "[{"}, "write a list of tables as JSON"),
+        ({"emulated": 7}, "bad value for the setting emulated"),
+        ({"emulated": [{"path": "/a"}]}, "bad value for the setting emulated.0.rate"),
+        ({"emulated": [{"path": "/a", "rate": "fast"}]}, "not a size"),
+        ({"emulated": [{"path": "/a", "rate": 0}]}, "greater than 0"),
+        ({"emulated": [{"path": "/a", "rate": float("nan")}]}, "bad value"),
+        ({"emulated": [{"path": "/a", "rate": 1, "latency": "5 minutes"}]}, "not a duration"),
+        ({"emulated": [{"path": "/a", "rate": 1, "latency": -1}]}, "greater than or equal to 0"),
+        ({"emulated": [{"path": "/a", "rate": 1, "dept": 3}]}, "known: path, rate, latency, depth"),
+        ({"emulated": [{"path": "/a", "rate": 1}, {"path": "/a", "rate": 1}]}, "same path twice"),
     ],
 )
 def test_bad_arguments(arguments: dict[str, object], message: str, nowhere: dict[str, str]) -> None:
@@ -128,3 +142,33 @@ def test_settings_are_frozen(nowhere: dict[str, str]) -> None:
 def test_a_file_without_end_is_refused() -> None:
     with pytest.raises(InvalidRequest, match="longer than"):
         load("/dev/zero", environment={})
+
+
+EMULATED = '[{"path": "/data/ssd0", "rate": "200MB/s", "latency": "100us", "depth": 8}, {"path": "/b", "rate": 5}]'
+
+
+def test_emulated_disks_from_every_source(tmp_path: Path, nowhere: dict[str, str]) -> None:
+    tables = '[[io.emulated]]\npath = "/data/ssd0"\nrate = "200MB/s"\nlatency = "100us"\ndepth = 8\n'
+    tables += '[[io.emulated]]\npath = "/b"\nrate = 5\n'
+    for loaded in (
+        load(wrote(tmp_path / "p.toml", tables), environment={}),
+        load(environment=nowhere | {"PYSTACHIO_EMULATED": EMULATED}),
+        load(environment=nowhere, emulated=json.loads(EMULATED)),
+    ):
+        first, second = loaded.settings.emulated
+        assert (first.path, first.rate, first.latency, first.depth) == (Path("/data/ssd0"), 2e8, pytest.approx(1e-4), 8)
+        assert (second.path, second.rate, second.latency, second.depth) == (Path("/b"), 5.0, 0.0, 32)
+
+
+def test_what_config_show_prints_is_a_configuration_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYSTACHIO_EMULATED", EMULATED)
+    done = CliRunner().invoke(app, ["config", "show"])
+    assert done.exit_code == 0
+    assert load(wrote(tmp_path / "p.toml", done.stdout), environment={}).settings == load().settings
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"), [("100us", 1e-4), ("2.5ms", 0.0025), (" 3 s ", 3), ("7", 7), ("5m", 300), ("1h", 3600)]
+)
+def test_durations(text: str, seconds: float) -> None:
+    assert parse_duration(text) == pytest.approx(seconds)

@@ -37,5 +37,9 @@ def show(
 
 
 def _toml(value: object) -> str:
-    """JSON writes booleans, integers and strings as TOML does."""
+    """JSON writes booleans, numbers and strings as TOML does; a table stands on its line."""
+    if isinstance(value, tuple):
+        return f"[{', '.join(_toml(dict(each)) for each in value)}]"
+    if isinstance(value, dict):
+        return f"{{{', '.join(f'{key} = {_toml(each)}' for key, each in value.items())}}}"
     return json.dumps(str(value) if isinstance(value, Path) else value, ensure_ascii=False)

@@ -54,7 +54,12 @@ def query(
         Path | None,
         typer.Option(help="Write what the query did and waited for to this file, for https://ui.perfetto.dev."),
     ] = None,
-    priority: Annotated[Priority, typer.Option(help="How urgent the query is.")] = Priority.INTERACTIVE,
+    priority: Annotated[
+        Priority | None, typer.Option(help="How urgent the query is.", show_default="interactive")
+    ] = None,
+    deadline: Annotated[
+        str | None, typer.Option(help="When the answer is wanted, from now: 500ms, 2s, 1m. Orders, ends nothing.")
+    ] = None,
     memory: Annotated[str | None, typer.Option(help="Bytes that the query may hold, for example 2GiB.")] = None,
     device: Annotated[str | None, typer.Option(help="auto, cpu or cuda:N.")] = None,
     threads: Annotated[int | None, typer.Option(help="Worker threads.")] = None,
@@ -69,6 +74,9 @@ def query(
     if how.binary and output is None and sys.stdout.isatty():
         raise typer.BadParameter(f"{how} is binary: name a file with --output, or pipe it into a program")
     statement = _statement(sql, file)
+    seconds = deadline_option(deadline)
+    if seconds is not None and priority not in (None, Priority.INTERACTIVE):
+        raise typer.BadParameter("a deadline orders interactive queries only")
     settings: dict[str, Any] = {"memory": memory, "device": device, "threads": threads, "config": config}
     with interruptible(), reported(), connected(**settings) as session:
         if data is not None:
@@ -76,13 +84,28 @@ def query(
         if explain and not analyze:
             _print_text(session.explain(statement), output)
             return
-        result = session.sql(statement, priority=priority.value)
+        result = session.sql(statement, priority=(priority or Priority.INTERACTIVE).value, deadline=seconds)
         try:
             _deliver(result, how, output, analyze=analyze, quiet=quiet)
             if trace is not None:
                 result.trace(trace)
         finally:
             result.cancel()
+
+
+def deadline_option(text: str | None) -> float | None:
+    """Seconds from now. A text that is no deadline is wrong usage: exit code 2."""
+    if text is None:
+        return None
+    from pystachio.config import parse_duration
+    from pystachio.runtime.urgency import deadline_seconds
+
+    try:
+        return deadline_seconds(parse_duration(text))
+    except InvalidRequest as error:
+        raise typer.BadParameter(describe(error)) from None
+    except ValueError as error:
+        raise typer.BadParameter(f"--deadline: {error}") from None
 
 
 def connected(**settings: Any) -> Session:

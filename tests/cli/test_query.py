@@ -175,3 +175,10 @@ def test_too_little_memory_names_the_setting(data: Path) -> None:
     assert done.exit_code == 1
     assert done.stderr.startswith("resource exhausted: ")
     assert "memory" in done.stderr
+
+
+def test_a_deadline(data: Path) -> None:
+    assert rows(run("--data", data, "--format", "json", "--deadline", "2s", "select 1 as one")) == [{"one": 1}]
+    for bad in (["--deadline", "soon"], ["--deadline", "0"], ["--deadline", "1s", "--priority", "batch"]):
+        done = run("--data", data, *bad, "select 1 as one")
+        assert done.exit_code == 2, done.stderr
