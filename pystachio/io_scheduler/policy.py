@@ -357,8 +357,10 @@ class LinkQueue:
             flows = self._flows[owner] = {}
         flow = flows.get((index, peer))
         if flow is None:
-            budget = self._peer_budget(transfer.peer)
-            flow = Flow(self, plan, self.lanes[index], budget, transfer.rank, is_of_peer=peer is not None)
+            # One flow for all peers cannot wait for one of them.
+            flow = Flow(
+                self, plan, self.lanes[index], self._peer_budget(peer), transfer.rank, is_of_peer=peer is not None
+            )
             flows[index, peer] = flow
         if peer is not None:
             self._submitted[owner] = self._submitted.get(owner, 0) + progress.length

@@ -1,0 +1,43 @@
+"""A discrete-event simulator around the scheduler that production runs: what scenario files import.
+
+`load_scenario` finds a scenario, `simulate` runs it; see docs/simulation.md.
+"""
+
+from pystachio.io_scheduler.request import PriorityClass
+from pystachio.io_scheduler.simulation.exchanges import AllToAll, UrgentMessages
+from pystachio.io_scheduler.simulation.faults import Cancel, DeviceFault, Silence
+from pystachio.io_scheduler.simulation.hardware import GIB, GPU, KIB, MIB, NVME, PCIE, Device, Hardware, Network
+from pystachio.io_scheduler.simulation.outcome import ClassOutcome, LinkOutcome, Outcome
+from pystachio.io_scheduler.simulation.scenario import Scenario, built_in_names, find_policy, load_scenario, simulate
+from pystachio.io_scheduler.simulation.simulation import Deadlock
+from pystachio.io_scheduler.simulation.workloads import Queries, Scans, SharedScan
+
+__all__ = [
+    "GIB",
+    "GPU",
+    "KIB",
+    "MIB",
+    "NVME",
+    "PCIE",
+    "AllToAll",
+    "Cancel",
+    "ClassOutcome",
+    "Deadlock",
+    "Device",
+    "DeviceFault",
+    "Hardware",
+    "LinkOutcome",
+    "Network",
+    "Outcome",
+    "PriorityClass",
+    "Queries",
+    "Scans",
+    "Scenario",
+    "SharedScan",
+    "Silence",
+    "UrgentMessages",
+    "built_in_names",
+    "find_policy",
+    "load_scenario",
+    "simulate",
+]

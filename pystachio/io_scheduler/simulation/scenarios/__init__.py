@@ -1,0 +1,1 @@
+"""Scenarios that `pystachio-node simulate NAME` knows by name: each module has a function `scenario`."""
