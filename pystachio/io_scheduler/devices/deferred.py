@@ -82,7 +82,7 @@ class DeferredDevice:
 
     def _pass_on(self, request: ChunkRequest, ended: Callable[[ChunkEnd], None]) -> None:
         if self._error is not None or self._device is None:
-            ended(ChunkEnd(0, PathTaken.KVIKIO_POSIX, self._error))
+            ended(ChunkEnd(0, PathTaken.KVIKIO_POSIX, None if self._error is None else _another(self._error)))
         elif request.abandoned:
             ended(ChunkEnd(0, PathTaken.KVIKIO_POSIX, Cancelled("the chunk was given up before it began")))
         else:
@@ -92,3 +92,11 @@ class DeferredDevice:
                     file.real = self._device.open(file.path)
                 request.file = file.real
             self._device.start(request, ended)
+
+
+def _another(error: PystachioError) -> PystachioError:
+    """One for each chunk: whoever passes it on notes the plan's id on it."""
+    copy = type(error).__new__(type(error), *error.args)
+    copy.__dict__.update(error.__dict__)
+    copy.__cause__ = error.__cause__
+    return copy

@@ -261,7 +261,8 @@ def _outcome(operation: _Operation) -> ChunkEnd:
 
 def _typed(error: Exception, file: NvmeFile) -> PystachioError:
     if isinstance(error, PystachioError):
-        return error
+        # Without the traceback, whose frames would keep the chunk's buffer.
+        return error.with_traceback(None)
     if isinstance(error, OSError):
         return from_os_error(error, file.path, WORK[file.direction])
     # kvikio puts the system's words at the end of its own.

@@ -64,9 +64,14 @@ def test_all_chunks_of_a_device_that_does_not_open_fail(outcome: Exception, kind
     opening = Opening()
     opening.start(0)
     opening.outcome.put(outcome)
-    assert isinstance(opening.next_end().error, kind)
+    first = opening.next_end().error
     opening.start(10)
-    assert isinstance(opening.next_end().error, kind)
+    second = opening.next_end().error
+    assert isinstance(first, kind)
+    assert isinstance(second, kind)
+    assert str(first) == str(second)
+    first.plan_id = "one plan"
+    assert second.plan_id is None
     opening.file.close()
     opening.device.close()
 
