@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
 from pystachio.io_scheduler.history import ChunkRecord
 from pystachio.io_scheduler.request import Link, PriorityClass
@@ -14,10 +13,12 @@ from pystachio.trace.timeline import Levels, Span, Timeline
 
 _FEWEST_CHUNKS = 8
 """Fewer tell nothing about a device."""
-_LEAST_VARIATION = 0.05
-"""Of a quantity, relative to its mean: below it its effect cannot be told from the constant part."""
 _SLOWEST_CHUNKS = 0.02
 """So many are left out: a device that stalls now and then says nothing about its rate in these moments."""
+_FULL = 0.6
+"""Of the most bytes that were inside (but for the tenth of chunks that met most): so many are a full device."""
+_LEAST_VARIATION = 0.01
+"""Of the bytes inside, relative: below it their effect cannot be seen."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -25,8 +26,10 @@ class LinkUse:
     """Levels over the plan's time: `waiting` counts the plan's chunks in the queue, the rest are bytes in the device.
 
     `ahead` are those of plans of a higher class, `beside` those of others of the same or a lower one. `others` are both
-    by plan. `rate` is bytes per second while the device had any. `utilisation` is what it delivered while transfers
-    waited, over what its service times say that it can deliver; None where they do not tell.
+    by plan. `rate` is bytes per second while the device had any.
+
+    `saturation` is by how much longer a chunk stays in the full device when more is inside, in proportion, at most:
+    1 where all share what the device can deliver, 0 where more would cost nothing. None where nothing ever waited.
     """
 
     link: Link
@@ -37,7 +40,7 @@ class LinkUse:
     others: dict[tuple[str, PriorityClass], Levels]
     rate: float
     busy_share: float
-    utilisation: float | None
+    saturation: float | None
 
     @property
     def inside(self) -> Levels:
@@ -45,12 +48,9 @@ class LinkUse:
 
     @property
     def is_held_back(self) -> bool:
-        """Transfers waited although the device could have moved much more.
-
-        Half of what is missing at 0.7 could be an error of measurement, and still a window half as large again would
-        let the device deliver more.
-        """
-        return self.utilisation is not None and self.utilisation < 0.7
+        """Transfers waited although the device could have moved more: with twice as much inside at least a third more
+        (at 0.5 a chunk would stay 1.4 times as long)."""
+        return self.saturation is not None and self.saturation < 0.5
 
 
 def link_use(
@@ -69,8 +69,7 @@ def link_use(
     delivered = timeline.sum(
         [_stay(chunk) for chunk in chunks], [chunk.length / max(_seconds(chunk), 1e-9) for chunk in chunks]
     )
-    limited = (timeline.count((chunk.submitted_at, chunk.started_at) for chunk in chunks) > 0) & (inside > 0)
-    capability = _capability([chunk for chunk in chunks if not chunk.failed])
+    queued = timeline.count((chunk.submitted_at, chunk.started_at) for chunk in chunks) > 0
     return LinkUse(
         link=link,
         waiting=timeline.count((chunk.submitted_at, chunk.started_at) for chunk in own),
@@ -80,59 +79,58 @@ def link_use(
         others=others,
         rate=float(delivered[inside > 0].mean()) if (inside > 0).any() else 0.0,
         busy_share=timeline.share(inside),
-        utilisation=float(delivered[limited].mean()) / capability if capability and limited.any() else None,
+        saturation=_saturation([chunk for chunk in chunks if not chunk.failed]) if queued.any() else None,
     )
 
 
-def _capability(chunks: Sequence[ChunkRecord]) -> float | None:
-    """Bytes per second that the device would deliver with more inside, by how long chunks take.
+def _saturation(chunks: Sequence[ChunkRecord]) -> float | None:
+    """The elasticity of a chunk's stay in the device over what is inside, itself included.
 
-    A chunk takes a constant, plus time for its bytes, plus time for the bytes that are inside before it. Where a device
-    is saturated, bytes inside cost what bytes of its own cost; where it is not, they cost nothing. The dearer of both
-    is the device's price for a byte. Of its estimate the upper bound (two standard errors) is taken: a window must not
-    be called too small because of noise.
+    A saturated device serves what is inside one after the other, in effect: twice as much, twice the stay. In one that
+    is not, a chunk takes its own time whatever else is inside. The slope of the stay, both in logarithms, tells these
+    apart whatever latency and rate are. Over the bytes it is taken from chunks that met a full device: before, latency
+    hides behind the queue. Over the number of chunks it is taken from all: a device that serves one at a time takes as
+    long for a short one. The steeper counts.
     """
+    inside = _inside_before(chunks, [chunk.length for chunk in chunks])
+    seconds = np.maximum(np.asarray([_seconds(chunk) for chunk in chunks]), 1e-9)
     if len(chunks) < _FEWEST_CHUNKS:
         return None
-    lengths = np.asarray([chunk.length for chunk in chunks], dtype=float)
-    seconds = np.asarray([_seconds(chunk) for chunk in chunks])
-    before = _inside_before(chunks)
     usual = seconds <= np.quantile(seconds, 1 - _SLOWEST_CHUNKS)
-    slopes = [
-        _upper_slope(columns, seconds[usual])
-        for columns in ([lengths[usual], before[usual]], [before[usual], lengths[usual]])
-    ]
-    known = [slope for slope in slopes if slope is not None]
-    dearest = max(known, default=0.0)
-    return 1 / dearest if dearest > 0 else None
+    full = usual & (inside >= _FULL * np.quantile(inside, 0.9))
+    number = _inside_before(chunks, [1] * len(chunks))
+    slopes = (_upper_slope(inside[full], seconds[full]), _upper_slope(number[usual], seconds[usual]))
+    return max((slope for slope in slopes if slope is not None), default=None)
 
 
-def _upper_slope(columns: list[npt.NDArray[np.float64]], seconds: npt.NDArray[np.float64]) -> float | None:
-    """The effect of the first column on `seconds` beside the other's, at most; None where it does not vary."""
-    first, other = columns
-    scale = max(float(first.mean()), float(other.mean()), 1.0)
-    if first.std() < _LEAST_VARIATION * scale:
+def _upper_slope(amounts: Levels, stays: Levels) -> float | None:
+    """At most the slope of log stays over log amounts; None where it cannot be seen.
+
+    That is the estimate and two standard errors: a window must not be called too small because of noise.
+    """
+    if len(stays) < _FEWEST_CHUNKS:
         return None
-    kept = [first] if other.std() < _LEAST_VARIATION * scale else [first, other]
-    design = np.column_stack([np.ones(len(seconds)), *(column / scale for column in kept)])
-    solution, *_ = np.linalg.lstsq(design, seconds, rcond=None)
-    residual = seconds - design @ solution
-    variance = float(residual @ residual) / max(1, len(seconds) - design.shape[1])
-    error = float(np.sqrt(variance * np.linalg.pinv(design.T @ design)[1, 1]))
-    return max(0.0, (float(solution[1]) + 2 * error) / scale)
+    spread, levels = np.log(amounts) - np.log(amounts).mean(), np.log(stays)
+    variation = float(spread @ spread)
+    if variation < _LEAST_VARIATION**2 * len(stays):
+        return None
+    slope = float(spread @ levels) / variation
+    residual = levels - levels.mean() - slope * spread
+    error = np.sqrt(float(residual @ residual) / (len(stays) - 2) / variation)
+    return max(0.0, slope + 2 * float(error))
 
 
-def _inside_before(chunks: Sequence[ChunkRecord]) -> npt.NDArray[np.float64]:
-    """For each chunk, the bytes inside the device when it started."""
+def _inside_before(chunks: Sequence[ChunkRecord], amounts: Sequence[int]) -> Levels:
+    """For each chunk, what was inside the device when it had started, by the chunks' amounts."""
     started = np.asarray([chunk.started_at for chunk in chunks])
     ended = np.asarray([chunk.ended_at for chunk in chunks])
-    lengths = np.asarray([chunk.length for chunk in chunks], dtype=float)
+    sizes = np.asarray(amounts, dtype=float)
     by_start, by_end = np.argsort(started, kind="stable"), np.argsort(ended, kind="stable")
     entered = np.empty(len(chunks))
-    entered[by_start] = np.concatenate(([0.0], np.cumsum(lengths[by_start])[:-1]))
-    left = np.concatenate(([0.0], np.cumsum(lengths[by_end])))
-    before: npt.NDArray[np.float64] = entered - left[np.searchsorted(ended[by_end], started, side="right")]
-    return np.maximum(before, 0.0)
+    entered[by_start] = np.cumsum(sizes[by_start])
+    left = np.concatenate(([0.0], np.cumsum(sizes[by_end])))
+    inside: Levels = entered - left[np.searchsorted(ended[by_end], started, side="right")]
+    return np.asarray(np.maximum(inside, sizes))
 
 
 def _bytes_inside(timeline: Timeline, chunks: Sequence[ChunkRecord]) -> Levels:

@@ -235,9 +235,11 @@ class _Export:
     def _levels(self, name: str, parent: int, spans: Sequence[tuple[float, float, int]], *, is_bytes: bool) -> None:
         """How much of the spans there is, at each change."""
         counter = self._file.counter(name, parent, is_bytes=is_bytes)
-        edges = np.asarray([(started, amount) for started, _, amount in spans], dtype=float).reshape(-1, 2)
-        ends = np.asarray([(ended, -amount) for _, ended, amount in spans], dtype=float).reshape(-1, 2)
-        changes = np.concatenate((edges, ends))
+        long = [(started, ended, amount) for started, ended, amount in spans if ended > started]
+        begins = np.asarray([(started, amount) for started, _, amount in long], dtype=float).reshape(-1, 2)
+        ends = np.asarray([(ended, -amount) for _, ended, amount in long], dtype=float).reshape(-1, 2)
+        # Stable, ends first: what takes a place at the moment when it becomes free is not counted beside it.
+        changes = np.concatenate((ends, begins))
         changes = changes[np.argsort(changes[:, 0], kind="stable")]
         levels = np.cumsum(changes[:, 1])
         for at, level in zip(changes[:, 0].tolist(), levels.tolist(), strict=True):

@@ -14,6 +14,8 @@ from pystachio.trace.plan_trace import PlanTrace
 
 _WORTH_MENTIONING = 0.1
 """Of the plan's time: less is not worth a sentence."""
+_BEFORE_A_GRANT = 0.0005
+"""A waiter goes on so long after what it waited for was released, at most: it has to get its turn on the loop."""
 _CLEAR = 0.4
 """The first bottleneck bounds the plan alone from this share on, else the second is named beside it."""
 
@@ -123,10 +125,14 @@ class _Words:
         ]
         if not waits:
             return f"Memory credit bounded this plan: for {part} transfers waited for {resource or 'credit'}."
-        most = max(wait.nbytes for wait in waits)
+        longest = max(waits, key=lambda wait: wait.ended - wait.started)
+        held = memory_holders(self._trace, longest.what, longest.ended)
+        theirs = {plan_id: nbytes for plan_id, nbytes in held.items() if plan_id != self._trace.plan_id}
+        holder = max(theirs, key=lambda plan_id: theirs[plan_id], default=None)
+        by = f", while plan {holder} held {bytes_text(theirs[holder])}" if holder is not None else ""
         return (
             f"Memory bounded this plan: for {part} it could not go on before memory was free; "
-            f"{self._trace.label(resource)} waited for up to {bytes_text(most)} of {waits[0].what} memory."
+            f"{self._trace.label(resource)} waited for {bytes_text(longest.nbytes)} of {longest.what} memory{by}."
         )
 
     def _priority(self, part: str, resource: str) -> str:
@@ -155,7 +161,7 @@ class _Words:
         most = bytes_text(float(use.inside.max()))
         return (
             f"Too small a window bounded this plan: for {part} it waited for {resource}, where transfers queued while "
-            f"at most {most} were inside the device, which used {use.utilisation or 0:.0%} of what it can deliver."
+            f"at most {most} were inside the device, too little to saturate it: it delivered {rate_text(use.rate)}."
         )
 
     def _client(self, part: str, resource: str) -> str:
@@ -166,6 +172,18 @@ class _Words:
 
     def _use(self, resource: str) -> LinkUse:
         return next(use for link, use in self._found.links.items() if str(link) == resource)
+
+
+def memory_holders(trace: PlanTrace, tier: str, until: float) -> dict[str, int]:
+    """The bytes of the tier that plans held shortly before `until`, without those that held nothing."""
+    held: dict[tuple[str, str], int] = {}
+    for record in trace.tracing.memory:
+        if record.tier == tier and record.at < until - _BEFORE_A_GRANT:
+            held[record.plan_id, record.operator] = record.held
+    plans: dict[str, int] = {}
+    for (plan_id, _), nbytes in held.items():
+        plans[plan_id] = plans.get(plan_id, 0) + nbytes
+    return {plan_id: nbytes for plan_id, nbytes in plans.items() if nbytes}
 
 
 def seconds_text(seconds: float) -> str:
