@@ -15,6 +15,8 @@ from pystachio.io_scheduler.request import Lease, PlanOrder, PriorityClass
 LONGEST_LEASE_SECONDS = 60.0
 LARGEST_CORRECTION = 64.0
 """By which a lease may multiply or divide a plan's own weight: no lease can starve a plan."""
+LONGEST_DEADLINE_SECONDS = 86_400.0
+"""An interactive plan that is due later than all others waits for them: no lease may have it wait for ever."""
 SAME_DEADLINE_SECONDS = 0.05
 """Deadlines in leases are relative to their arrival, which differs from message to message."""
 
@@ -59,8 +61,6 @@ class Leases:
 
 
 def _is_sound(order: PlanOrder) -> bool:
-    if order.due_seconds is not None and not math.isfinite(order.due_seconds):
-        return False
     return math.isfinite(order.weight) and order.weight > 0.0 and order.priority in _CLASSES
 
 
@@ -72,7 +72,7 @@ def _follow(plan: Plan, order: PlanOrder, now: float) -> Ranks:
     if plan.priority_is_local:
         return []
     is_due_otherwise = False
-    if order.due_seconds is not None:
+    if order.due_seconds is not None and abs(order.due_seconds) <= LONGEST_DEADLINE_SECONDS:
         due = now + order.due_seconds
         is_due_otherwise = plan.deadline is None or abs(plan.deadline - due) > SAME_DEADLINE_SECONDS
         plan.deadline = due if is_due_otherwise else plan.deadline
