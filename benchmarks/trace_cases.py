@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -62,7 +62,7 @@ class Case:
     """`run` gives the trace of a plan that is bounded by `bottleneck`."""
 
     bottleneck: Bottleneck
-    run: Callable[[], Awaitable[PlanTrace]]
+    run: Callable[[], Coroutine[object, object, PlanTrace]]
 
 
 Locate = Callable[[str], Link]
