@@ -9,7 +9,7 @@ from pystachio.io_scheduler.request import LinkLimits
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NetworkLimits:
-    """`chunk_bytes` is the longest grant; both ends of a connection must use the same.
+    """A grant is for `chunk_bytes` or less, or a quarter more; both ends of a connection must use the same.
 
     A node may have `peer_bytes` under way to or from one peer. A message that makes no progress for `wait_seconds` (its
     receiver does not ask for it, its sender does not offer it) ends with ResourceExhausted; a granted chunk may take
@@ -31,6 +31,11 @@ class NetworkLimits:
     strangers: int = 64
     """Connections that have not proved themselves yet, at once."""
 
+    @property
+    def grant_bytes(self) -> int:
+        """The longest grant: the scheduler lets up to a quarter of a chunk join the last one of a message."""
+        return self.chunk_bytes + self.chunk_bytes // 4
+
     def ingress(self) -> LinkLimits:
         """A chunk that fails is lost with its message: there is nothing to try again."""
         return LinkLimits(
@@ -45,8 +50,8 @@ class NetworkLimits:
     def egress(self) -> LinkLimits:
         """What a grant asks for is never cut again: it is answered by one piece of data."""
         return LinkLimits(
-            chunk_bytes=self.chunk_bytes,
-            smallest_chunk_bytes=self.chunk_bytes,
+            chunk_bytes=self.grant_bytes,
+            smallest_chunk_bytes=self.grant_bytes,
             window_bytes=self.window_bytes,
             peer_bytes=self.peer_bytes,
             urgent_bytes=self.chunk_bytes,

@@ -50,7 +50,8 @@ class Network:
     """Use it as `async with Network(...)`: leaving the block ends every connection.
 
     `node` is this node's name, `secret` the cluster's (at least 16 bytes), `epoch` the version of its membership that
-    this node knows: nodes of different epochs do not connect. `lost` is called when a peer is lost. `emulate` may put
+    this node knows: nodes of different epochs do not connect. `joined` is called when a peer is connected, from either
+    side, and `lost` when it is lost. `emulate` may put
     another device in front of each link's, to make the network slower than it is. `ucx_options` are UCX's variables
     without their prefix: over TCP, UCX listens on every interface unless they name some (`NET_DEVICES`).
     """
@@ -64,6 +65,7 @@ class Network:
         transport: TransportChoice,
         epoch: int = 0,
         limits: NetworkLimits | None = None,
+        joined: Callable[[str], None] | None = None,
         lost: Callable[[str, PystachioError], None] | None = None,
         emulate: Callable[[Device], Device] | None = None,
         ucx_options: Mapping[str, str] | None = None,
@@ -76,6 +78,7 @@ class Network:
         self._carrier = transport.carrier
         self._instance = os.urandom(INSTANCE_BYTES)
         self._limits = limits if limits is not None else NetworkLimits()
+        self._on_joined = joined
         self._on_lost = lost
         self._ucx_options = ucx_options
         self._timers: Timers = timers if timers is not None else asyncio.get_running_loop()
@@ -310,6 +313,8 @@ class Network:
         if known is not None:
             known.close("the node has connected again")
         peer.start()
+        if self._on_joined is not None and known is None and peer.error is None:
+            self._on_joined(name)
 
     def _keeps(self, known: Peer, name: str) -> bool:
         return known.is_initiator == (self.node < name)

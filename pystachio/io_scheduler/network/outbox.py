@@ -80,7 +80,7 @@ class Outbox:
             return
         length, end = grant.length, grant.offset + grant.length
         left = len(message.buffer) - message.granted
-        if not 0 < length <= min(left, self._limits.chunk_bytes) or end > len(message.buffer):
+        if not 0 < length <= min(left, self._limits.grant_bytes) or end > len(message.buffer):
             raise NodeLost("a node asked for more than it was offered", node=self._peer)
         if grant.grant in message.moving:
             raise NodeLost("a node asked twice under one number", node=self._peer)
