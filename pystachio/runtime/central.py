@@ -66,18 +66,18 @@ class Alarm:
 class CentralActor:
     """Runs the core. Made anew after a crash, it is the next centre: its epoch is higher, and nodes join it again."""
 
-    def __init__(self, epoch: int, links: Mapping[str, NodeLink], clock: Clock, alarm: Alarm) -> None:
-        self.core = Central(epoch)
+    def __init__(self, core: Central, links: Mapping[str, NodeLink], clock: Clock, alarm: Alarm) -> None:
+        self._core = core
         self._links = links
         self._clock = clock
         self._alarm = alarm
 
     async def receive(self, message: CentralEvent) -> None:
-        for name, published in self.core.handle(message, self._clock.now()):
+        for name, published in self._core.handle(message, self._clock.now()):
             link = self._links.get(name)
             if link is not None:
                 link.publish(published)
-        self._alarm.set(self.core.next_wake())
+        self._alarm.set(self._core.next_wake())
 
 
 class CentralService:
@@ -85,6 +85,7 @@ class CentralService:
 
     def __init__(self, children: Children, clock: Clock, *, epoch: int = 1) -> None:
         self._next_epoch = epoch
+        self._core = Central(epoch)
         self._clock = clock
         self._links: dict[str, NodeLink] = {}
         self._alarm = Alarm(clock, lambda: self._tell(TimePassed()))
@@ -104,16 +105,16 @@ class CentralService:
         self._tell(message)
 
     def statistics(self) -> CentralStatistics:
-        return self._actor.core.statistics()
+        return self._core.statistics()
 
     def close(self) -> None:
         """Stop the timer; the actor ends with its supervisor."""
         self._alarm.cancel()
 
     def _create(self, ref: ActorRef[CentralEvent]) -> CentralActor:
-        self._actor = CentralActor(self._next_epoch, self._links, self._clock, self._alarm)
+        self._core = Central(self._next_epoch)
         self._next_epoch += 1
-        return self._actor
+        return CentralActor(self._core, self._links, self._clock, self._alarm)
 
     def _tell(self, message: CentralEvent) -> None:
         with suppress(InternalError):  # it has ended, as a centre may

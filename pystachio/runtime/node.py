@@ -10,9 +10,12 @@ from types import TracebackType
 import torch
 
 from pystachio.errors import InternalError, InvalidRequest, NotFound
+from pystachio.io_scheduler.central import CentralStatistics
+from pystachio.io_scheduler.lease_holder import LeaseHolderStatistics, Reranking
 from pystachio.io_scheduler.request import PriorityClass
 from pystachio.runtime.activity import NodeActivity, ObservedPlan, observe
 from pystachio.runtime.actors import ActorRef, Children, Directive, Reply
+from pystachio.runtime.central import CentralService, LocalLink, NodeLeases
 from pystachio.runtime.clock import Clock, SystemClock
 from pystachio.runtime.cuda_streams import CudaStreams
 from pystachio.runtime.executor import BuildGraph, PlanScope
@@ -26,6 +29,9 @@ from pystachio.runtime.tracing import Tracing
 from pystachio.runtime.transfers import PlanTransfers, TransferService
 from pystachio.runtime.urgency import Urgency
 from pystachio.runtime.worker_pool import WorkerPool, WorkerStatistics
+
+LOCAL = "local"
+"""The name of the only node of a single machine."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +72,8 @@ class NodeStatistics:
     leaked_external: int
     workers: WorkerStatistics
     memory: Mapping[Tier, TierStatistics]
+    leases: LeaseHolderStatistics
+    central: CentralStatistics
 
 
 @dataclass(slots=True)
@@ -115,6 +123,7 @@ class Node:
             resources.push_async_callback(self._transfers.stop)
             self._children = await resources.enter_async_context(Children(self._decide))
             self._ref = self._children.spawn("node", lambda ref: self)
+            self._open_central(resources)
             resources.push_async_callback(self._end_plans)
             self._resources = resources.pop_all()
         return self
@@ -130,6 +139,21 @@ class Node:
             plan.ref.tell(CancelPlan())
         for plan in running:
             await plan.handle.wait_ended()
+
+    def _open_central(self, resources: AsyncExitStack) -> None:
+        """A single machine is a cluster of one node, which is the central service's as well."""
+        self._central = CentralService(self._children, self._clock)
+        resources.callback(self._central.close)
+        self._leases = NodeLeases(
+            LOCAL,
+            clock=self._clock,
+            ledger=self._transfers.ledger,
+            centre=self._central,
+            grant=self._transfers.set_lease,
+            rerank=self._rerank,
+        )
+        resources.callback(self._leases.close)
+        self._central.connect(LOCAL, LocalLink(self._leases.take))
 
     def _open_streams(self) -> StreamFactory:
         if self._device.type == "cuda":
@@ -178,6 +202,8 @@ class Node:
             leaked_external=self._leaked_external,
             workers=self._workers.statistics(),
             memory=self._memory.statistics(),
+            leases=self._leases.statistics(),
+            central=self._central.statistics(),
         )
 
     async def receive(self, message: NodeMessage) -> None:
@@ -190,7 +216,9 @@ class Node:
             case CancelPlanById(plan_id=plan_id, reply=reply):
                 self._tell_plan(plan_id, CancelPlan(), reply)
             case ChangePriority(plan_id=plan_id, urgency=urgency, reply=reply):
-                self._tell_plan(plan_id, SetPriority(urgency.priority, self._due(urgency)), reply)
+                due = self._due(urgency)
+                self._tell_plan(plan_id, SetPriority(urgency.priority, due), reply)
+                self._leases.plan_reranked(plan_id, urgency.priority, due_at=due)
             case PlanEnded():
                 self._forget(message)
 
@@ -207,6 +235,7 @@ class Node:
         )
         client = self._transfers.client(message.plan_id, priority, deadline=due)
         self._workers.plan_opened(entry)
+        self._leases.plan_started(message.plan_id, priority, due_at=due)
         scope = PlanScope(
             entry,
             settings=self._settings,
@@ -236,6 +265,12 @@ class Node:
         """The deadline as a time of the node's clock, which is the I/O scheduler's too."""
         return None if urgency.deadline is None else self._clock.now() + urgency.deadline
 
+    def _rerank(self, reranking: Reranking) -> None:
+        """The plan was given another rank on another node."""
+        plan = self._plans.get(reranking.plan_id)
+        if plan is not None:
+            plan.ref.tell(SetPriority(reranking.priority, reranking.due_at))
+
     def _tell_plan(self, plan_id: str, message: PlanMessage, reply: Reply[None]) -> None:
         plan = self._plans.get(plan_id)
         if plan is None:
@@ -247,6 +282,7 @@ class Node:
     def _forget(self, ended: PlanEnded) -> None:
         plan = self._plans.pop(ended.plan_id)
         self._workers.plan_closed(plan.entry)
+        self._leases.plan_ended(ended.plan_id)
         self._ended += 1
         self._failed += ended.error is not None
         leaked_bytes = 0 if ended.error is not None else ended.left_bytes

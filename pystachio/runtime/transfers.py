@@ -12,7 +12,8 @@ from pystachio.runtime.plan_entry import PlanEntry
 if TYPE_CHECKING:
     from pystachio.io_scheduler.activity import IoActivity
     from pystachio.io_scheduler.client import HostBuffer, TransferClient
-    from pystachio.io_scheduler.request import Extent, PriorityClass
+    from pystachio.io_scheduler.ledger import Ledger
+    from pystachio.io_scheduler.request import Extent, Lease, PriorityClass
 
 
 class Transfers(Protocol):
@@ -52,6 +53,8 @@ class PlanTransfers:
 class TransferService(Protocol):
     """The part of `io_scheduler.service.IoSchedulerService` that a node drives."""
 
+    ledger: Ledger
+
     async def start(self) -> None: ...
 
     async def stop(self) -> None: ...
@@ -65,3 +68,5 @@ class TransferService(Protocol):
     def set_priority(self, plan_id: str, priority: PriorityClass, deadline: float | None = None) -> None: ...
 
     def activity(self) -> IoActivity: ...
+
+    def set_lease(self, lease: Lease) -> None: ...

@@ -9,7 +9,8 @@ import torch
 
 from pystachio.io_scheduler.activity import IoActivity
 from pystachio.io_scheduler.client import TransferClient
-from pystachio.io_scheduler.request import PriorityClass
+from pystachio.io_scheduler.ledger import Ledger
+from pystachio.io_scheduler.request import Lease, PriorityClass
 from pystachio.runtime.memory import Tier
 from pystachio.runtime.node import Node
 from pystachio.runtime.settings import ExecutionSettings
@@ -23,6 +24,8 @@ class NoTransfers:
     priorities: dict[str, PriorityClass] = field(default_factory=dict)
     deadlines: dict[str, float | None] = field(default_factory=dict)
     closed: list[str] = field(default_factory=list)
+    leases: list[Lease] = field(default_factory=list)
+    ledger: Ledger = field(default_factory=Ledger)
     running: bool = False
 
     async def start(self) -> None:
@@ -43,6 +46,9 @@ class NoTransfers:
 
     def activity(self) -> IoActivity:
         return IoActivity((), (), {}, {})
+
+    def set_lease(self, lease: Lease) -> None:
+        self.leases.append(lease)
 
     def set_priority(self, plan_id: str, priority: PriorityClass, deadline: float | None = None) -> None:
         self.priorities[plan_id] = priority
