@@ -11,7 +11,18 @@ from pathlib import Path
 
 from benchmarks.figures import Figure, machine, markdown, report
 
-NAMES = ("answers", "tpch", "join_order", "startup", "bad_input", "cancel", "ledger", "service", "network", "trace_cost")
+NAMES = (
+    "answers",
+    "tpch",
+    "join_order",
+    "startup",
+    "bad_input",
+    "cancel",
+    "ledger",
+    "service",
+    "network",
+    "trace_cost",
+)
 ON_A_GPU = ("answers", "tpch")
 
 

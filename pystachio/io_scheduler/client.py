@@ -121,7 +121,7 @@ class TransferClient:
 
         `destination` is contiguous: a writable memoryview, a CPU tensor, or a CUDA tensor where kvikio serves the link.
         """
-        view = _as_bytes(destination)
+        view = as_bytes(destination)
         link = self._service.known_link(path) or await self._service.locate(path)
         await self._move(path, link, Request(Extent(offset, len(view)), view, len(view), len(view)), criticality)
 
@@ -131,7 +131,7 @@ class TransferClient:
         Returns when the bytes are in the file, not when they are durable. `spill` says that this frees memory: such
         writes have a lane of their own. Raises ResourceExhausted when the disk is full.
         """
-        view = _as_bytes(source)
+        view = as_bytes(source)
         link = await self._service.locate(path, Direction.WRITE)
         request = Request(Extent(offset, len(view)), view, len(view), len(view), write_back=spill)
         await self._move(path, link, request, criticality)
@@ -169,7 +169,7 @@ class TransferClient:
         ended.exception()
 
 
-def _as_bytes(destination: Buffer) -> Buffer:
+def as_bytes(destination: Buffer) -> Buffer:
     """`destination` as one dimension of bytes; host tensors as memoryviews."""
     if isinstance(destination, memoryview):
         return destination.cast("B") if destination.format != "B" or destination.ndim != 1 else destination

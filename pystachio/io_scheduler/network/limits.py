@@ -19,7 +19,7 @@ class NetworkLimits:
 
     chunk_bytes: int = 1 << 20
     window_bytes: int = 4 << 20
-    peer_bytes: int = 4 << 20
+    peer_bytes: int = 2 << 20
     wait_seconds: float = 300.0
     chunk_seconds: float = 60.0
     handshake_seconds: float = 5.0
@@ -48,11 +48,16 @@ class NetworkLimits:
         )
 
     def egress(self) -> LinkLimits:
-        """What a grant asks for is never cut again: it is answered by one piece of data."""
+        """What a grant asks for is never cut again: it is answered by one piece of data.
+
+        The window is fixed: what a chunk takes here is how soon its receiver reads, and one that does not must leave
+        room for the others. How much is on its way at all is up to the receivers' windows.
+        """
         return LinkLimits(
             chunk_bytes=self.grant_bytes,
             smallest_chunk_bytes=self.grant_bytes,
             window_bytes=self.window_bytes,
+            calibrated=False,
             peer_bytes=self.peer_bytes,
             urgent_bytes=self.chunk_bytes,
             timeout_seconds=self.chunk_seconds,

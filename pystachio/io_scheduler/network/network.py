@@ -7,9 +7,10 @@ import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from pystachio.errors import InternalError, InvalidRequest, NodeLost, PystachioError, Unauthorized
+from pystachio.io_scheduler.client import as_bytes
 from pystachio.io_scheduler.devices import Buffer, Device
 from pystachio.io_scheduler.devices.ucx import UcxWorker
 from pystachio.io_scheduler.network.frame_connection import FrameConnection
@@ -20,6 +21,7 @@ from pystachio.io_scheduler.network.links import NetworkLink, Timers, TransferSe
 from pystachio.io_scheduler.network.messages import MessageDevice, MessageKey
 from pystachio.io_scheduler.network.peer import Peer, PeerStatistics
 from pystachio.io_scheduler.network.rendezvous import (
+    MakePath,
     Meeting,
     connect_frames,
     examine,
@@ -51,9 +53,9 @@ class Network:
 
     `node` is this node's name, `secret` the cluster's (at least 16 bytes), `epoch` the version of its membership that
     this node knows: nodes of different epochs do not connect. `joined` is called when a peer is connected, from either
-    side, and `lost` when it is lost. `emulate` may put
-    another device in front of each link's, to make the network slower than it is. `ucx_options` are UCX's variables
-    without their prefix: over TCP, UCX listens on every interface unless they name some (`NET_DEVICES`).
+    side, and `lost` when it is lost. `emulate` may put another device in front of each link's, to make the network
+    slower than it is. `ucx_options` are UCX's variables without their prefix: over TCP, UCX listens on every interface
+    unless they name some (`NET_DEVICES`).
     """
 
     def __init__(
@@ -152,10 +154,10 @@ class Network:
     async def send(self, peer: str, key: MessageKey, buffer: Buffer, *, criticality: int = 0) -> None:
         """Returns when the receiver has all of `buffer`, checked; it is not used any more once this has ended.
 
-        `buffer` is one dimension of bytes; the plan is open in the scheduler. Raises NodeLost when the peer is lost,
-        ResourceExhausted when nobody asks for the message in time, Cancelled, and whatever the receiver refuses with.
+        The plan is open in the scheduler. Raises NodeLost when the peer is lost, ResourceExhausted when nobody asks for
+        the message in time, Cancelled, and whatever the receiver refuses with.
         """
-        await self._peer(peer).send(key, buffer, criticality)
+        await self._peer(peer).send(key, as_bytes(buffer), criticality)
 
     async def offered(self, peer: str, key: MessageKey) -> int:
         """Wait until the message is offered, and return its length: for who must have a buffer of his own for it."""
@@ -170,12 +172,13 @@ class Network:
         criticality: int = 0,
         credit: CreditPool | None = None,
     ) -> Buffer:
-        """The message: in `into`, which is as long, or else in memory of the scheduler's pool.
+        """The message as bytes: in `into`, which is as long, or else in memory of the scheduler's pool.
 
         Nothing is written to the memory once this has ended, however it ends. Raises like `send`, and DataError when
         the message has another length or arrived damaged.
         """
-        return await self._peer(peer).receive(key, into, criticality, credit)
+        destination = None if into is None else as_bytes(into)
+        return await self._peer(peer).receive(key, destination, criticality, credit)
 
     def close_plan(self, plan_id: str) -> None:
         """Nothing of the plan is wanted any more: what waits ends with Cancelled, what comes is refused."""
@@ -214,7 +217,7 @@ class Network:
         try:
             established = await introduce(control, identity, peer=peer, role=Role.CONTROL)
             if self._worker is not None:
-                make = await self._ucx_path(control, established, is_initiator=True)
+                make = await self._ucx_path(control, established, identity.epoch, is_initiator=True)
             else:
                 data = await connect_frames(host, port, peer)
                 try:
@@ -259,7 +262,7 @@ class Network:
             awaited.set_result(connection)
             return
         if self._worker is not None:
-            make = await self._ucx_path(connection, established, is_initiator=False)
+            make = await self._ucx_path(connection, established, identity.epoch, is_initiator=False)
         else:
             make = tcp_path(await self._data_connection(established), established, identity.epoch)
         self._admit(Meeting(established, connection, False, make))
@@ -274,13 +277,13 @@ class Network:
             del self._data_awaited[name]
 
     async def _ucx_path(
-        self, control: FrameConnection, established: Established, *, is_initiator: bool
-    ) -> Callable[[Callable[[PystachioError], None]], Any]:
+        self, control: FrameConnection, established: Established, epoch: int, *, is_initiator: bool
+    ) -> MakePath:
         assert self._worker is not None, "UCX carries the data"
         return await ucx_path(
             control,
             established,
-            self.epoch,
+            epoch,
             worker=self._worker,
             is_initiator=is_initiator,
             timers=self._timers,
