@@ -336,7 +336,7 @@ async def window() -> PlanTrace:
     plan = planned(EVERYTHING, {"lineitem": lineitem()})
     limits = LinkLimits(chunk_bytes=MIB // 4, window_bytes=MIB // 2)
     policy = replace(POLICIES["pystachio"], name="a small window", window_bytes=limits.window_bytes)
-    async with machine(lambda link: disk(1 << 30, 0.01, limits), policy=policy) as here:
+    async with machine(lambda link: disk(1 << 30, 0.02, limits), policy=policy) as here:
         return await here.answer(plan)
 
 

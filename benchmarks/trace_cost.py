@@ -23,7 +23,7 @@ from benchmarks.trace_cases import CASES
 from pystachio.io_scheduler.history import ChunkRecord, History
 from pystachio.io_scheduler.request import Link, PathTaken, PriorityClass
 from pystachio.runtime.clock import SystemClock
-from pystachio.runtime.metrics import PlanMetrics
+from pystachio.runtime.metrics import OperatorMetrics, PlanMetrics
 from pystachio.runtime.tracing import Tracing, WaitReason
 from pystachio.trace.verdict import verdict
 
@@ -32,7 +32,7 @@ EVENTS = 100_000
 
 
 def run(*, scale: float, quick: bool) -> list[Figure]:
-    wall, processor, samples = _overhead(data.tpch(scale), pairs=6 if quick else 20)
+    wall, processor, samples = _overhead(data.tpch(scale), pairs=12 if quick else 16)
     named, total = _verdicts(repetitions=1 if quick else 3)
     return [
         Figure(
@@ -47,9 +47,10 @@ def run(*, scale: float, quick: bool) -> list[Figure]:
             direction="at least",
             samples=total,
         ),
-        Figure("recording a chunk", _nanoseconds(_chunk_recorder()), "ns", 1000, samples=EVENTS),
-        Figure(
-            "recording a wait, its two clock readings included", _nanoseconds(_waiter()), "ns", 2000, samples=EVENTS
+        Figure("recording a chunk, processor time", _nanoseconds(_record_chunks()), "ns", 1000, samples=EVENTS),
+        *(
+            Figure(f"recording {what}, processor time", _added(make), "ns", 1000, samples=EVENTS)
+            for what, make in (("a wait", _wait), ("a job", _run_job), ("an operator's part of a job", _report_part))
         ),
     ]
 
@@ -103,7 +104,7 @@ def _verdicts(repetitions: int) -> tuple[int, int]:
     return named, total
 
 
-def _chunk_recorder() -> Callable[[], object]:
+def _record_chunks() -> Callable[[], object]:
     history, link = History(), Link("disk", "259:0")
 
     def record() -> None:
@@ -115,24 +116,35 @@ def _chunk_recorder() -> Callable[[], object]:
     return record
 
 
-def _waiter() -> Callable[[], object]:
-    metrics = PlanMetrics("plan", SystemClock(), Tracing()).operator("scan")
+def _wait(metrics: OperatorMetrics) -> None:
+    with metrics.waiting(WaitReason.IO, "file", 1):
+        pass
 
-    def wait() -> None:
-        with metrics.waiting(WaitReason.IO, "file", 1):
-            pass
 
-    return wait
+def _run_job(metrics: OperatorMetrics) -> None:
+    metrics.job_ended(metrics.job_started(0.0))
+
+
+def _report_part(metrics: OperatorMetrics) -> None:
+    metrics.add_batch(seconds=1.0)
+
+
+def _added(event: Callable[[OperatorMetrics], None]) -> float:
+    """What tracing adds to an event: counters are kept in any case."""
+    traced, untraced = (
+        PlanMetrics("plan", SystemClock(), Tracing(enabled=enabled)).operator("scan") for enabled in (True, False)
+    )
+    return _nanoseconds(lambda: event(traced)) - _nanoseconds(lambda: event(untraced))
 
 
 def _nanoseconds(call: Callable[[], object]) -> float:
-    """Of one call, with the rings full."""
+    """Of processor time for one call, with the rings full."""
     for _ in range(2 * EVENTS):
         call()
-    started = time.perf_counter()
+    started = time.thread_time()
     for _ in range(EVENTS):
         call()
-    return (time.perf_counter() - started) / EVENTS * 1e9
+    return (time.thread_time() - started) / EVENTS * 1e9
 
 
 def _geometric_mean(values: list[float]) -> float:

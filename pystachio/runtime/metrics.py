@@ -49,6 +49,10 @@ class ReportedSeconds(threading.local):
 
     seconds: float = 0.0
 
+    def __init__(self) -> None:
+        # Once for each thread.
+        self.thread = threading.current_thread().name
+
 
 class StartedJob(NamedTuple):
     """`reported` are the seconds that this thread had reported before the job."""
@@ -100,11 +104,11 @@ class OperatorMetrics:
             self._bytes += nbytes
             self._busy_seconds += seconds
         if seconds:
-            self._reported.seconds += seconds
+            reported = self._reported
+            reported.seconds += seconds
             if self.tracing.enabled:
                 ended = self.clock.now()
-                thread = threading.current_thread().name
-                self.tracing.job(JobRecord(self.plan_id, self.name, thread, None, ended - seconds, ended))
+                self.tracing.job(JobRecord(self.plan_id, self.name, reported.thread, None, ended - seconds, ended))
 
     def count(self, what: str, amount: int) -> None:
         """Add to one of the operator's own counts (`OperatorSnapshot.counts`)."""
@@ -123,7 +127,7 @@ class OperatorMetrics:
         with self._lock:
             self._busy_seconds += unreported
         if self.tracing.enabled:
-            thread = threading.current_thread().name
+            thread = self._reported.thread
             self.tracing.job(JobRecord(self.plan_id, self.name, thread, job.submitted, job.started, now))
 
     def device_ended(self, stream: str, launched: float) -> None:
