@@ -1,0 +1,71 @@
+"""The ring of chunks and transfers: bounded, cheap, and honest about what it has forgotten."""
+
+from __future__ import annotations
+
+from pystachio.io_scheduler.history import ChunkRecord, History, TransferRecord, WindowRecord
+from pystachio.io_scheduler.request import Link, PathTaken, PriorityClass
+
+DISK = Link("disk", "259:0")
+
+
+def chunk(number: int, *, plan_id: str = "p", submitted: float | None = None) -> ChunkRecord:
+    """One that enters at `number` and stays for half a second."""
+    since = number if submitted is None else submitted
+    return ChunkRecord(
+        number, plan_id, "scan", PriorityClass.NORMAL, DISK, 0, 1, since, number, number + 0.5, PathTaken.DIRECT, False
+    )
+
+
+def transfer(number: int, plan_id: str = "p") -> TransferRecord:
+    return TransferRecord(
+        number, plan_id, "scan", PriorityClass.NORMAL, DISK, "/data/a", 1, number, number, number + 0.5, None
+    )
+
+
+def test_the_oldest_records_are_forgotten_and_that_is_said() -> None:
+    history = History(capacity=3)
+    for number in range(3):
+        history.chunk(chunk(number))
+    assert history.snapshot().complete_from == 0.5, "a full ring may have lost what ended before its oldest"
+    history.chunk(chunk(3))
+    seen = history.snapshot()
+    assert [each.transfer_id for each in seen.chunks] == [1, 2, 3]
+    assert seen.complete_from == 1.5
+
+
+def test_a_span_of_time_has_what_waited_or_was_under_way_in_it() -> None:
+    history = History()
+    for number in range(10):
+        history.chunk(chunk(number, submitted=number - 2))
+        history.transfer(transfer(number))
+    seen = history.snapshot(since=4.2, until=5.2)
+    assert [each.transfer_id for each in seen.chunks] == [4, 5, 6, 7]
+    assert [each.transfer_id for each in seen.transfers] == [4, 5]
+    assert seen.complete_from == 0
+
+
+def test_plans_apart() -> None:
+    history = History()
+    for number, plan_id in enumerate("abab"):
+        history.chunk(chunk(number, plan_id=plan_id))
+        history.transfer(transfer(number, plan_id))
+    assert [each.transfer_id for each in history.plan_chunks("a")] == [0, 2]
+    assert [each.transfer_id for each in history.plan_transfers("b")] == [1, 3]
+
+
+def test_consumers_and_windows() -> None:
+    history = History()
+    history.consumed(7, 1.25)
+    history.window(WindowRecord(0.5, DISK, 4096))
+    history.window(WindowRecord(9, DISK, 8192))
+    seen = history.snapshot(until=2)
+    assert seen.consumed == {7: 1.25}
+    assert seen.windows == (WindowRecord(0.5, DISK, 4096),)
+
+
+def test_nothing_is_kept_when_it_is_off() -> None:
+    history = History(enabled=False)
+    history.chunk(chunk(0))
+    history.transfer(transfer(0))
+    history.consumed(0, 1)
+    assert history.snapshot() == ((), (), {}, (), 0)
