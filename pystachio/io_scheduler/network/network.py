@@ -7,35 +7,21 @@ import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import TracebackType
-from typing import NamedTuple
 
-from pystachio.errors import InternalError, InvalidRequest, NodeLost, PystachioError, Unauthorized
+from pystachio.errors import NodeLost, PystachioError
 from pystachio.io_scheduler.client import as_bytes
 from pystachio.io_scheduler.devices import Buffer, Device
 from pystachio.io_scheduler.devices.ucx import UcxWorker
-from pystachio.io_scheduler.network.frame_connection import FrameConnection
-from pystachio.io_scheduler.network.frames import INSTANCE_BYTES, Carrier, Role
-from pystachio.io_scheduler.network.handshake import Established, Identity
+from pystachio.io_scheduler.network.frames import INSTANCE_BYTES, Carrier
+from pystachio.io_scheduler.network.handshake import Identity
 from pystachio.io_scheduler.network.limits import NetworkLimits
 from pystachio.io_scheduler.network.links import NetworkLink, Timers, TransferService
 from pystachio.io_scheduler.network.messages import MessageDevice, MessageKey
 from pystachio.io_scheduler.network.peer import Peer, PeerStatistics
-from pystachio.io_scheduler.network.rendezvous import (
-    MakePath,
-    Meeting,
-    connect_frames,
-    examine,
-    introduce,
-    tcp_path,
-    ucx_path,
-)
+from pystachio.io_scheduler.network.reception import Address, Reception
+from pystachio.io_scheduler.network.rendezvous import Meeting
 from pystachio.io_scheduler.network.transports import TransportChoice
 from pystachio.io_scheduler.request import CreditPool, Direction, Link
-
-
-class Address(NamedTuple):
-    host: str
-    port: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,28 +75,20 @@ class Network:
         for link, device in (self._ingress, self._egress):
             service.register_device(link, device if emulate is None else emulate(device))
         self._worker: UcxWorker | None = None
-        self._server: asyncio.Server | None = None
+        self._reception = Reception(self._identity, limits=self._limits, timers=self._timers, admit=self._admit)
         self._peers: dict[str, Peer] = {}
         self._ranks: dict[str, int] = {}
-        self._guests: set[asyncio.Task[None]] = set()
-        self._data_awaited: dict[tuple[str, int], asyncio.Future[FrameConnection]] = {}
-        self._refused = 0
         self._identity()
 
     async def __aenter__(self) -> Network:
         if self._carrier is Carrier.UCX:
-            self._worker = UcxWorker(self._ucx_options)
+            self._worker = self._reception.worker = UcxWorker(self._ucx_options)
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._server is not None:
-            self._server.close()
-        guests = tuple(self._guests)
-        for guest in guests:
-            guest.cancel()
-        await asyncio.gather(*guests, return_exceptions=True)
+        await self._reception.close()
         for peer in tuple(self._peers.values()):
             peer.close("the node leaves")
         if self._worker is not None:
@@ -126,11 +104,7 @@ class Network:
 
         To listen on all interfaces, say so: `0.0.0.0` or `::`.
         """
-        if not host:
-            raise InvalidRequest("a node listens on an address that is given, not on all interfaces")
-        loop = asyncio.get_running_loop()
-        self._server = await loop.create_server(lambda: FrameConnection(self._welcome), host, port)
-        return self._address()
+        return await self._reception.listen(host, port)
 
     async def connect(self, peer: str, host: str, port: int) -> None:
         """Be connected to the node `peer`, which listens there; without effect when it is connected already.
@@ -139,12 +113,7 @@ class Network:
         """
         if peer in self._peers:
             return
-        try:
-            async with asyncio.timeout(self._limits.handshake_seconds):
-                meeting = await self._meet(peer, host, port)
-        except TimeoutError as error:
-            raise NodeLost(f"a node does not answer: {host}:{port}", node=peer) from error
-        self._admit(meeting)
+        self._admit(await self._reception.connect(peer, host, port))
 
     def disconnect(self, peer: str, reason: str) -> None:
         """The node is no member any more; what is under way with it ends with NodeLost. Idempotent."""
@@ -187,16 +156,11 @@ class Network:
 
     def statistics(self) -> NetworkStatistics:
         return NetworkStatistics(
-            address=None if self._server is None else self._address(),
+            address=self._reception.address,
             carrier=self._carrier,
             peers=tuple(self._peers[name].statistics() for name in sorted(self._peers)),
-            refused=self._refused,
+            refused=self._reception.refused,
         )
-
-    def _address(self) -> Address:
-        assert self._server is not None, "the node listens"
-        host, port = self._server.sockets[0].getsockname()[:2]
-        return Address(host, port)
 
     def _peer(self, name: str) -> Peer:
         peer = self._peers.get(name)
@@ -209,96 +173,31 @@ class Network:
             node=self.node, instance=self._instance, epoch=self.epoch, carrier=self._carrier, secret=self._secret
         )
 
-    # Coming together.
-
-    async def _meet(self, peer: str, host: str, port: int) -> Meeting:
-        identity = self._identity()
-        control = await connect_frames(host, port, peer)
-        try:
-            established = await introduce(control, identity, peer=peer, role=Role.CONTROL)
-            if self._worker is not None:
-                make = await self._ucx_path(control, established, identity.epoch, is_initiator=True)
-            else:
-                data = await connect_frames(host, port, peer)
-                try:
-                    await introduce(data, identity, peer=peer, role=Role.DATA, session=established.session)
-                except BaseException:
-                    data.fail(NodeLost("the connection was given up"))
-                    raise
-                make = tcp_path(data, established, identity.epoch)
-        except BaseException:
-            control.fail(NodeLost("the connection was given up"))
-            raise
-        return Meeting(established, control, True, make)
-
-    def _welcome(self, connection: FrameConnection) -> None:
-        """Somebody has connected."""
-        if len(self._guests) >= self._limits.strangers:
-            self._refused += 1
-            connection.fail(NodeLost("too many connections at once"))
-            return
-        guest = asyncio.get_running_loop().create_task(self._examine(connection))
-        self._guests.add(guest)
-        guest.add_done_callback(self._guests.discard)
-
-    async def _examine(self, connection: FrameConnection) -> None:
-        try:
-            async with asyncio.timeout(self._limits.handshake_seconds):
-                await self._receive_guest(connection)
-        except (PystachioError, TimeoutError) as error:
-            self._refused += 1
-            connection.fail(error if isinstance(error, PystachioError) else NodeLost("a node said too little"))
-        except BaseException:
-            connection.fail(InternalError("the connection was given up"))
-            raise
-
-    async def _receive_guest(self, connection: FrameConnection) -> None:
-        identity = self._identity()
-        hello, established = await examine(connection, identity)
-        if hello.role == Role.DATA:
-            awaited = self._data_awaited.get((established.node, hello.session))
-            if awaited is None or awaited.done():
-                raise Unauthorized("a data connection of no known session")
-            awaited.set_result(connection)
-            return
-        if self._worker is not None:
-            make = await self._ucx_path(connection, established, identity.epoch, is_initiator=False)
-        else:
-            make = tcp_path(await self._data_connection(established), established, identity.epoch)
-        self._admit(Meeting(established, connection, False, make))
-
-    async def _data_connection(self, established: Established) -> FrameConnection:
-        name = (established.node, established.session)
-        awaited: asyncio.Future[FrameConnection] = asyncio.get_running_loop().create_future()
-        self._data_awaited[name] = awaited
-        try:
-            return await awaited
-        finally:
-            del self._data_awaited[name]
-
-    async def _ucx_path(
-        self, control: FrameConnection, established: Established, epoch: int, *, is_initiator: bool
-    ) -> MakePath:
-        assert self._worker is not None, "UCX carries the data"
-        return await ucx_path(
-            control,
-            established,
-            epoch,
-            worker=self._worker,
-            is_initiator=is_initiator,
-            timers=self._timers,
-        )
-
     def _admit(self, meeting: Meeting) -> None:
-        """The newer connection to a node counts, except when both connected at once: then that of the lesser name."""
+        """The newer connection to a node counts, except when both connected at once: then that of the lesser name.
+
+        Raises NodeLost when the connection is gone already.
+        """
         name = meeting.established.node
         known = self._peers.get(name)
+        if known is not None and known.instance == meeting.established.instance and self._keeps(known, name):
+            meeting.close("the nodes are connected already")
+            return
+        try:
+            peer = self._make_peer(meeting)
+        except PystachioError:
+            meeting.close("there is no path for data")
+            raise
+        self._peers[name] = peer
+        self._ranks.clear()
         if known is not None:
-            is_duplicate = known.instance == meeting.established.instance
-            if is_duplicate and self._keeps(known, name):
-                meeting.control.close("the nodes are connected already")
-                return
-        peer = Peer(
+            known.close("the node has connected again")
+        peer.start()
+        if self._on_joined is not None and known is None and peer.error is None:
+            self._on_joined(name)
+
+    def _make_peer(self, meeting: Meeting) -> Peer:
+        return Peer(
             meeting.established,
             meeting.control,
             is_initiator=meeting.is_initiator,
@@ -311,13 +210,6 @@ class Network:
             lost=self._note_lost,
             make_path=meeting.make_path,
         )
-        self._peers[name] = peer
-        self._ranks.clear()
-        if known is not None:
-            known.close("the node has connected again")
-        peer.start()
-        if self._on_joined is not None and known is None and peer.error is None:
-            self._on_joined(name)
 
     def _keeps(self, known: Peer, name: str) -> bool:
         return known.is_initiator == (self.node < name)

@@ -1,4 +1,4 @@
-"""How two nodes come together: connections, handshakes, and the making of their data path. Coroutines, no state."""
+"""The steps in which two nodes come together: connections, handshakes, the making of their data path."""
 
 from __future__ import annotations
 
@@ -24,12 +24,19 @@ MakePath = Callable[[Callable[[PystachioError], None]], DataPath]
 
 @dataclass(frozen=True, slots=True)
 class Meeting:
-    """Two nodes know each other and can exchange data: what a `peer.Peer` is made of."""
+    """Two nodes know each other and can exchange data: what a `peer.Peer` is made of. `data` is there for TCP only."""
 
     established: Established
     control: FrameConnection
+    data: FrameConnection | None
     is_initiator: bool
     make_path: MakePath
+
+    def close(self, reason: str) -> None:
+        """Nothing comes of it."""
+        self.control.close(reason)
+        if self.data is not None:
+            self.data.close(reason)
 
 
 async def connect_frames(host: str, port: int, node: str) -> FrameConnection:
