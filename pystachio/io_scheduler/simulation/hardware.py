@@ -75,14 +75,21 @@ class Network:
         """How long the bytes of one chunk take on the wire."""
         return self.chunk_bytes / self.bytes_per_second
 
-    def limits(self) -> LinkLimits:
+    def ingress_limits(self) -> LinkLimits:
         """A receiver has four chunks under way, two of them from one sender, and room for an urgent one beyond."""
+        return self._limits(self.chunk_bytes, window_chunks=4, peer_bytes=2 * self.chunk_bytes)
+
+    def egress_limits(self) -> LinkLimits:
+        """Two chunks keep the port busy. What was granted is not cut again: up to a quarter joins the last chunk."""
+        return self._limits(self.chunk_bytes + self.chunk_bytes // 4, window_chunks=2, peer_bytes=None)
+
+    def _limits(self, chunk_bytes: int, *, window_chunks: int, peer_bytes: int | None) -> LinkLimits:
         return LinkLimits(
-            chunk_bytes=self.chunk_bytes,
-            window_bytes=4 * self.chunk_bytes,
+            chunk_bytes=chunk_bytes,
+            window_bytes=window_chunks * self.chunk_bytes,
             calibrated=False,
-            smallest_chunk_bytes=min(self.chunk_bytes, 256 * KIB),
-            peer_bytes=2 * self.chunk_bytes,
+            smallest_chunk_bytes=chunk_bytes,
+            peer_bytes=peer_bytes,
             urgent_bytes=self.chunk_bytes,
             timeout_seconds=self.timeout_seconds,
         )

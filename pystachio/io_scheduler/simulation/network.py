@@ -7,6 +7,7 @@ that it leaves by. Without receivers' grants (`push`) a sender sends whatever it
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from itertools import count
 from typing import Any
@@ -22,6 +23,9 @@ from pystachio.io_scheduler.simulation.trace import Trace
 from pystachio.io_scheduler.simulation.transfer import SimulatedTransfer
 from pystachio.io_scheduler.simulation.virtual_time import Kind, VirtualTime
 
+_BACKLOGS = 1 << 20
+"""Backlogs, in chunks, that are told apart within one criticality."""
+
 
 class Message:
     """`length` bytes for another node. `ended` hears at the receiver that all have arrived, or why they did not;
@@ -34,6 +38,7 @@ class Message:
         "criticality",
         "delivered",
         "ended",
+        "granted",
         "length",
         "plan_id",
         "priority",
@@ -65,18 +70,21 @@ class Message:
         self.criticality = criticality
         self.delivered = delivered
         self.context = context
+        self.granted = 0
+        """Bytes that its receiver has asked for, those asked for again included."""
 
 
 class Grant:
     """The receiver's leave to send one chunk. `withdrawn`: the sender will send no more of it."""
 
-    __slots__ = ("arrived", "chunk", "inbound", "message", "outbound_id", "sent", "withdrawn")
+    __slots__ = ("arrived", "chunk", "criticality", "inbound", "message", "outbound_id", "sent", "withdrawn")
 
-    def __init__(self, message: Message, inbound: SimulatedTransfer | None, chunk: Extent) -> None:
+    def __init__(self, message: Message, inbound: SimulatedTransfer | None, chunk: Extent, criticality: int) -> None:
         self.message = message
         self.inbound = inbound
         """None when the sender pushes."""
         self.chunk = chunk
+        self.criticality = criticality
         self.sent = 0
         self.arrived = 0
         self.outbound_id = 0
@@ -105,11 +113,13 @@ class SimulatedNetwork:
         self._ids = transfer_ids
         self._push = push
         self._names = [f"node{node.index}" for node in nodes]
-        self._granted_chunks: dict[tuple[int, int], Grant] = {}
+        self._granted: dict[tuple[int, int], Grant] = {}
+        self._backlog: Counter[tuple[int, str]] = Counter()
+        """Bytes that were offered to a receiver by a plan, and not yet asked for."""
         self._switch = Switch(time, spec, meters, self._sent, self._arrived, trace)
         for node in nodes:
-            node.open_link(EGRESS, spec.limits(), Egress(self._switch.port(node.index)))
-            node.open_link(INGRESS, spec.limits(), Ingress(self))
+            node.open_link(EGRESS, spec.egress_limits(), Egress(self._switch.port(node.index)))
+            node.open_link(INGRESS, spec.ingress_limits(), Ingress(self))
 
     def port(self, node: int) -> Port:
         return self._switch.port(node)
@@ -118,8 +128,9 @@ class SimulatedNetwork:
         """Offer all of them, each to its receiver."""
         if self._push:
             for message in messages:
-                grant = Grant(message, None, Extent(0, message.length))
-                self._submit_outbound(grant)
+                # The receiver is not asked whether it has memory.
+                message.credit = None
+                self._submit_outbound(Grant(message, None, Extent(0, message.length), message.criticality))
             return
         by_receiver: dict[int, list[Message]] = {}
         for message in messages:
@@ -133,6 +144,7 @@ class SimulatedNetwork:
         receiver.submit(*[self._inbound(message) for message in messages])
 
     def _inbound(self, message: Message) -> SimulatedTransfer:
+        self._backlog[message.receiver, message.plan_id] += message.length
         transfer = Transfer(
             next(self._ids),
             message.plan_id,
@@ -145,21 +157,28 @@ class SimulatedNetwork:
             rank=(message.sender - message.receiver) % len(self._nodes),
         )
         return SimulatedTransfer(
-            transfer, message.priority, _inbound_ended, delivered=message.delivered, context=message
+            transfer, message.priority, self._inbound_ended, delivered=message.delivered, context=message
         )
 
     def grant(self, inbound: SimulatedTransfer, chunk: Extent) -> None:
-        """Tell the sender that it may send this chunk now."""
+        """Tell the sender that it may send this chunk now, and how much its receiver is still waiting for.
+
+        Senders serve the receiver with the longest backlog first: the port that will be busy longest must never wait.
+        """
         message = inbound.context
         assert isinstance(message, Message)
-        grant = Grant(message, inbound, chunk)
-        self._granted_chunks[inbound.transfer.transfer_id, chunk.offset] = grant
+        backlog = self._backlog[message.receiver, message.plan_id]
+        self._backlog[message.receiver, message.plan_id] = backlog - chunk.length
+        message.granted += chunk.length
+        criticality = message.criticality * _BACKLOGS + min(backlog // self._spec.chunk_bytes, _BACKLOGS - 1)
+        grant = Grant(message, inbound, chunk, criticality)
+        self._granted[inbound.transfer.transfer_id, chunk.offset] = grant
         self._count_control(message.receiver)
         self._control(message.sender, self._submit_outbound, grant)
 
     def revoke(self, inbound: SimulatedTransfer, offset: int) -> None:
         """Nobody wants the chunk any more; the sender sends it if it is too late."""
-        grant = self._granted_chunks[inbound.transfer.transfer_id, offset]
+        grant = self._granted[inbound.transfer.transfer_id, offset]
         self._count_control(grant.message.receiver)
         self._control(grant.message.sender, self._revoked, grant)
 
@@ -176,9 +195,7 @@ class SimulatedNetwork:
             message.plan_id,
             EGRESS,
             grant.chunk,
-            criticality=message.criticality,
-            peer=self._names[message.receiver],
-            rank=(message.receiver - message.sender) % len(self._nodes),
+            criticality=grant.criticality,
         )
         outbound = SimulatedTransfer(transfer, message.priority, self._outbound_ended, context=grant)
         self._nodes[message.sender].submit(outbound)
@@ -202,6 +219,13 @@ class SimulatedNetwork:
         grant.arrived += length
         self._settle(grant)
 
+    def _inbound_ended(self, inbound: SimulatedTransfer, error: PystachioError | None) -> None:
+        message = inbound.context
+        assert isinstance(message, Message)
+        # What was never asked for, or was asked for twice.
+        self._backlog[message.receiver, message.plan_id] -= message.length - message.granted
+        message.ended(message, error)
+
     def _settle(self, grant: Grant) -> None:
         """A chunk ends at its receiver when nothing more of it can come."""
         error: PystachioError | None = None
@@ -212,7 +236,7 @@ class SimulatedNetwork:
         if grant.inbound is None:
             grant.message.ended(grant.message, error)
         else:
-            del self._granted_chunks[grant.inbound.transfer.transfer_id, grant.chunk.offset]
+            del self._granted[grant.inbound.transfer.transfer_id, grant.chunk.offset]
             grant.inbound.node.end_chunk(grant.inbound, grant.chunk, error)
 
     def _count_control(self, sender: int) -> None:
@@ -252,9 +276,3 @@ class Ingress:
     def cancel(self, transfer: SimulatedTransfer, offsets: tuple[int, ...]) -> None:
         for offset in offsets:
             self._network.revoke(transfer, offset)
-
-
-def _inbound_ended(inbound: SimulatedTransfer, error: PystachioError | None) -> None:
-    message = inbound.context
-    assert isinstance(message, Message)
-    message.ended(message, error)
