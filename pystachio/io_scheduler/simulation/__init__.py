@@ -4,6 +4,7 @@
 """
 
 from pystachio.io_scheduler.request import PriorityClass
+from pystachio.io_scheduler.simulation.central_service import CentralService
 from pystachio.io_scheduler.simulation.exchanges import AllToAll, UrgentMessages
 from pystachio.io_scheduler.simulation.faults import Cancel, DeviceFault, Silence
 from pystachio.io_scheduler.simulation.hardware import GIB, GPU, KIB, MIB, NVME, PCIE, Device, Hardware, Network
@@ -21,6 +22,7 @@ __all__ = [
     "PCIE",
     "AllToAll",
     "Cancel",
+    "CentralService",
     "ClassOutcome",
     "Deadlock",
     "Device",

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable, Sequence
 from typing import assert_never
 
 from pystachio.errors import PystachioError
 from pystachio.io_scheduler.events import (
+    Action,
     CancelChunks,
     ChunkCompleted,
     ChunkFailed,
@@ -42,6 +44,8 @@ class SimulatedNode:
         self.scheduler = Scheduler(policy=policy)
         self.transfers: dict[int, SimulatedTransfer] = {}
         self.chunks = 0
+        self.observe: Callable[[Event, Sequence[Action], float], None] | None = None
+        """Sees every event and what was ordered because of it."""
         self._time = time
         self._audit = audit
         self._servers: dict[Link, ChunkServer] = {}
@@ -108,6 +112,8 @@ class SimulatedNode:
         if self._audit is not None:
             self._audit.note(event, actions, self._time.now)
             self.scheduler.check_invariants()
+        if self.observe is not None:
+            self.observe(event, actions, self._time.now)
         for action in actions:
             match action:
                 case StartChunk(transfer_id, chunk):

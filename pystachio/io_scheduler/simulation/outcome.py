@@ -40,7 +40,9 @@ class LinkOutcome:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """`seconds` are virtual and counted, `messages` those about transfers, `event_hash` is of all that happened."""
+    """`seconds` are virtual and counted, `messages` those about transfers, `central_messages` those to and from the
+    central service; `event_hash` is of all that happened.
+    """
 
     policy: str
     seed: int
@@ -48,6 +50,7 @@ class Outcome:
     events: int
     chunks: int
     messages: int
+    central_messages: int
     event_hash: str
     classes: tuple[ClassOutcome, ...]
     links: tuple[LinkOutcome, ...]

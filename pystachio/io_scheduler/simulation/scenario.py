@@ -114,6 +114,7 @@ def outcome_of(simulation: Simulation, seed: int) -> Outcome:
         events=simulation.time.events,
         chunks=simulation.chunks,
         messages=simulation.messages,
+        central_messages=simulation.central_messages,
         event_hash=simulation.time.digest(),
         classes=tuple(_class_outcome(simulation, priority, seconds) for priority in PriorityClass),
         links=tuple(_link_outcome(meter, seconds) for meter in simulation.meters if meter.chunks),

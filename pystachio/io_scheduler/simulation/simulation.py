@@ -63,6 +63,8 @@ class Simulation:
         self.trace = trace
         self.seconds = seconds
         self.counted_from = counted_from
+        self.central_messages = 0
+        """Reports and leases."""
         self.plans: dict[str, SimulatedPlan] = {}
         self.latencies: dict[PriorityClass, list[float]] = {priority: [] for priority in PriorityClass}
         self.bytes_finished: Counter[PriorityClass] = Counter()

@@ -33,7 +33,8 @@ class Workload(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scans:
-    """Each of `plans` reads extents from all disks of all nodes, `ahead` of them at a time from each disk.
+    """Each of `plans` reads extents from all disks of all nodes (or of the first `nodes`), `ahead` of them at a time
+    from each disk.
 
     `bytes_per_disk` of None: until the simulation ends. What has passed the path is kept for `consumer_seconds`.
     """
@@ -46,6 +47,7 @@ class Scans:
     ahead: int = 4
     bytes_per_disk: int | None = None
     weight: float = 1.0
+    nodes: int | None = None
     start_at: float = 0.0
     consumer_seconds: float | None = 0.0
 
@@ -54,6 +56,8 @@ class Scans:
         require_not_negative(self, "start_at")
         if self.bytes_per_disk is not None:
             require_positive(self, "bytes_per_disk")
+        if self.nodes is not None:
+            require_positive(self, "nodes")
         check_path(self.path, hardware)
 
     def start(self, simulation: Simulation) -> None:
@@ -85,12 +89,12 @@ class _Scan:
             self._plan_id,
             spec.priority,
             spec.path,
-            nodes=simulation.nodes,
+            nodes=simulation.nodes[: spec.nodes],
             weight=spec.weight,
             consumer_seconds=spec.consumer_seconds,
             ended=self._plan_ended,
         )
-        for node in simulation.nodes:
+        for node in self._plan.nodes:
             works = [self._next(node, disk) for _ in range(spec.ahead) for disk in range(simulation.hardware.disks)]
             self._plan.scan(node, [work for work in works if work is not None])
 
