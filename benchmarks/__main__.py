@@ -22,6 +22,7 @@ NAMES = (
     "service",
     "network",
     "trace_cost",
+    "isolation",
 )
 ON_A_GPU = ("answers", "tpch")
 
