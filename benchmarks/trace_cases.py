@@ -313,7 +313,7 @@ async def slow_device() -> PlanTrace:
     plan = planned(EVERYTHING, {"lineitem": files})
 
     def open_device(link: Link) -> Device:
-        return disk(10 * MIB if link.name == "259:2" else 100 * MIB)
+        return disk(4 * MIB if link.name == "259:2" else 40 * MIB)
 
     async with machine(open_device, locate=lambda path: Link("disk", names[path])) as here:
         return await here.answer(plan)

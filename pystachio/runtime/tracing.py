@@ -116,7 +116,8 @@ class Tracing:
         self.phase: Callable[[PhaseRecord], None] = self._phases.append
 
     def snapshot(self, since: float = 0.0, until: float = float("inf")) -> TracingSnapshot:
-        """All that touched the span of time, of every plan; memory from before it too: levels last."""
+        """All that touched the span of time, of every plan; from before it memory levels, which last, and phases, by
+        which a plan that still runs is known."""
         jobs, waits, memory, phases = (
             _copied(self._jobs),
             _copied(self._waits),
@@ -129,7 +130,7 @@ class Tracing:
             jobs=tuple(job for job in jobs if job.ended >= since and (job.submitted or job.started) <= until),
             waits=tuple(wait for wait in waits if wait.ended >= since and wait.started <= until),
             memory=tuple(level for level in memory if level.at <= until),
-            phases=tuple(phase for phase in phases if phase.ended >= since and phase.started <= until),
+            phases=tuple(phase for phase in phases if phase.started <= until),
             complete_from=max(lost, default=0.0),
         )
 

@@ -46,6 +46,11 @@ class JobUse:
     def of_others(self) -> Levels:
         return sum(self.others.values(), np.zeros(len(self.own)))
 
+    def as_urgent(self, priority: PriorityClass) -> Levels:
+        """Others' jobs of this class or a higher one: the only ones that a plan of the class has to make room for."""
+        urgent = [running for (_, theirs), running in self.others.items() if theirs <= priority]
+        return sum(urgent, np.zeros(len(self.own)))
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Attribution:
@@ -80,7 +85,7 @@ def attribute(trace: PlanTrace) -> Attribution:
     is_queueing = np.zeros(len(timeline.instants), dtype=bool)
     for use in links.values():
         is_queueing |= use.waiting > 0
-    all_busy = jobs.own + jobs.of_others >= trace.workers
+    all_busy = jobs.own + jobs.as_urgent(trace.priority) >= trace.workers
     awaited = (waits[WaitReason.IO] > 0) | (waits[WaitReason.MEMORY] > 0)
     rules = [
         (jobs.device > 0) | (runs & (all_busy | (jobs.queued > 0) | ~awaited)),

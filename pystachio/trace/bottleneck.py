@@ -7,8 +7,8 @@
 - Waiting for a link is *priority* for the part of the device that plans of higher classes had; *memory* when every
   transfer needed credit and the link was held back or empty; *window* when it was held back without credit
   (`LinkUse.is_held_back`); *slow device* when links of the same kind deliver more than twice as much in the median;
-  *straggler* when the device was mostly busy with one of at least three files, whose requests took three times as
-  long as the others'; else *storage*, *network* or *bus* by the medium.
+  *straggler* when the device was mostly busy with one of at least three files of an operator, whose requests took
+  three times as long as the others'; else *storage*, *network* or *bus* by the medium.
 
 Twice and three times: healthy devices of one kind differ by less than half, and requests to one device by less than a
 factor of two between their means, queueing included.
@@ -55,7 +55,7 @@ class Bottleneck(StrEnum):
     NONE = "none"
 
 
-_BY_MEDIUM: Mapping[str, Bottleneck] = {"disk": Bottleneck.STORAGE, "network": Bottleneck.NETWORK}
+_BY_MEDIUM: Mapping[str, Bottleneck] = {"network": Bottleneck.NETWORK, "pcie": Bottleneck.BUS}
 
 
 class Cause(NamedTuple):
@@ -177,7 +177,7 @@ class _Collected:
             return Cause(Bottleneck.SLOW_DEVICE, str(link))
         if use.is_held_back:
             return Cause(Bottleneck.WINDOW, str(link))
-        return Cause(_BY_MEDIUM.get(link.medium, Bottleneck.BUS), str(link))
+        return Cause(_BY_MEDIUM.get(link.medium, Bottleneck.STORAGE), str(link))
 
     def _hold_up(self, plan_id: str, priority: PriorityClass, levels: Levels) -> float:
         share = self._found.share(levels)
@@ -232,23 +232,26 @@ def _peer_rate(link: Link, links: Mapping[Link, LinkUse]) -> float | None:
 
 
 def _straggler(trace: PlanTrace, timeline: Timeline, link: Link, awaited: Levels) -> tuple[str, float] | None:
-    """The file that the device is busy with while the plan waits, and how much longer its requests took."""
+    """The file that the device is busy with while the plan waits, and how much longer its requests took.
+
+    Files are compared with those that the same operator reads: what different operators ask for differs.
+    """
     paths = {each.transfer_id: each.path for each in trace.history.transfers if trace.is_own(each)}
-    chunks: dict[str, list[ChunkRecord]] = {}
+    chunks: dict[tuple[str, str], list[ChunkRecord]] = {}
     for chunk in trace.history.chunks:
         if chunk.link == link and trace.is_own(chunk):
-            chunks.setdefault(paths.get(chunk.transfer_id, ""), []).append(chunk)
-    if len(chunks) < FEWEST_FILES:
-        return None
-    inside = {path: timeline.count((chunk.started_at, chunk.ended_at) for chunk in its) for path, its in chunks.items()}
+            chunks.setdefault((chunk.operator, paths.get(chunk.transfer_id, "")), []).append(chunk)
+    inside = {file: timeline.count((chunk.started_at, chunk.ended_at) for chunk in its) for file, its in chunks.items()}
     together = np.maximum(sum(inside.values(), timeline.none()), 1.0)
-    shares = {path: float((awaited * levels / together).sum()) for path, levels in inside.items()}
-    path = max(shares, key=lambda each: shares[each])
-    if shares[path] < STRAGGLER_SHARE * float(awaited.sum()):
+    shares = {file: float((awaited * levels / together).sum()) for file, levels in inside.items()}
+    slowest = max(shares, key=lambda file: shares[file], default=None)
+    if slowest is None or shares[slowest] < STRAGGLER_SHARE * float(awaited.sum()):
         return None
-    its = _mean_seconds(chunks[path])
-    theirs = _mean_seconds([chunk for other, group in chunks.items() if other != path for chunk in group])
-    return (path, its / theirs) if its >= STRAGGLER_RATIO * theirs else None
+    siblings = [its for file, its in chunks.items() if file != slowest and file[0] == slowest[0]]
+    if len(siblings) + 1 < FEWEST_FILES:
+        return None
+    ratio = _mean_seconds(chunks[slowest]) / _mean_seconds([chunk for its in siblings for chunk in its])
+    return (slowest[1], ratio) if ratio >= STRAGGLER_RATIO else None
 
 
 def _mean_seconds(chunks: Sequence[ChunkRecord]) -> float:

@@ -68,13 +68,14 @@ class Records:
         link: Link = DISK,
         path: str = "/data/lineitem.parquet",
         plan_id: str = "mine",
+        operator: str = "scan",
         priority: PriorityClass | None = None,
         credit: CreditPool | None = None,
     ) -> None:
         """A transfer in one chunk for each stay."""
         number = len(self.transfers)
         its = self.priority if priority is None else priority
-        common = number, plan_id, "scan", its, link
+        common = number, plan_id, operator, its, link
         offset = 0
         for (started, ended), length in zip(stays, lengths, strict=True):
             chunk = ChunkRecord(*common, offset, length, submitted, started, ended, PathTaken.DIRECT, False)

@@ -132,14 +132,15 @@ def test_equal_devices_are_storage_whichever_ends_last() -> None:
     assert verdict(records.trace(ended)).bottleneck is Bottleneck.STORAGE
 
 
-def straggling(slow: float) -> Verdict:
+def straggling(slow: float, *operators: str) -> Verdict:
     """Four files after each other, one of which the device serves at a part of its rate."""
     records = Records()
     since = 0.0
     for index in range(4):
         device = Device(RATE / slow if index == 2 else RATE, window=2 * MIB)
         stays = device.serve([MIB] * 10, since)
-        records.transfer(stays, [MIB] * 10, submitted=0, path=f"/data/part-{index}")
+        operator = operators[index] if operators else "scan"
+        records.transfer(stays, [MIB] * 10, submitted=0, path=f"/data/part-{index}", operator=operator)
         since = stays[-1][1]
     return verdict(records.trace(since))
 
@@ -152,6 +153,10 @@ def test_one_straggling_file() -> None:
 
 def test_a_file_that_is_a_little_slower_is_no_straggler() -> None:
     assert straggling(2).bottleneck is Bottleneck.STORAGE
+
+
+def test_files_of_different_operators_are_not_compared() -> None:
+    assert straggling(20, "a", "b", "c", "b").bottleneck is Bottleneck.STORAGE
 
 
 def test_too_small_a_window() -> None:
