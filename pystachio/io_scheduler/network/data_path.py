@@ -39,7 +39,10 @@ class DataPath(Protocol):
         ...
 
     def give_up(self, grant: int) -> None:
-        """Nobody wants the bytes any more: `arrived` follows as soon as the buffer is safe, if it has not come yet."""
+        """Nobody wants the bytes any more: `arrived` follows as soon as the buffer is safe, if it has not come yet.
+
+        Where only the sender can end it and does not, the path breaks after `NetworkLimits.give_up_seconds`.
+        """
         ...
 
     def send(self, grant: int, buffer: Buffer, sent: Sent) -> None:
@@ -47,7 +50,10 @@ class DataPath(Protocol):
         ...
 
     def take_back(self, grant: int) -> None:
-        """What `send` has not begun with is void, and `sent` called with Cancelled; what is on its way stays so."""
+        """Nobody wants to send it any more: `sent` is called with Cancelled if `send` has not begun with it.
+
+        What is on its way goes on; when the receiver does not take it, the path breaks after `give_up_seconds`.
+        """
         ...
 
     def void(self, grant: int, code: int) -> None:

@@ -242,7 +242,7 @@ class Inbox:
             self._service.abandon(message.submission)
 
     def _refuse(self, message: IncomingMessage, error: PystachioError) -> None:
-        """Tell the sender, once."""
-        if message.error is None:
-            message.error = error
+        """Tell the sender, once, if he does not know."""
+        if message.error is None and not message.is_refused:
+            message.is_refused = True
             self._send_frame(Refuse(message.number, code_of(error), error.message))

@@ -12,9 +12,10 @@ class NetworkLimits:
     """A grant is for `chunk_bytes` or less, or a quarter more; both ends of a connection must use the same.
 
     A node may have `peer_bytes` under way to or from one peer. A message that makes no progress for `wait_seconds` (its
-    receiver does not ask for it, its sender does not offer it) ends with ResourceExhausted; a granted chunk may take
-    `chunk_seconds`. A peer whose loop has not turned for `suspect_seconds` is suspect, after `dead_seconds` it is lost.
-    A peer may have `offers` messages offered that nobody has asked for, of up to `message_bytes` each.
+    receiver does not ask for it, its sender does not offer it) ends with ResourceExhausted. A granted chunk may take
+    `chunk_seconds`, and must have ended `give_up_seconds` after nobody wanted it any more, or the peer is lost. So is
+    one whose loop has not turned for `dead_seconds`; after `suspect_seconds` it is suspect. A peer may have `offers`
+    messages offered that nobody has asked for, of up to `message_bytes` each.
     """
 
     chunk_bytes: int = 1 << 20
@@ -22,6 +23,7 @@ class NetworkLimits:
     peer_bytes: int = 2 << 20
     wait_seconds: float = 300.0
     chunk_seconds: float = 60.0
+    give_up_seconds: float = 10.0
     handshake_seconds: float = 5.0
     heartbeat_seconds: float = 0.5
     suspect_seconds: float = 2.0

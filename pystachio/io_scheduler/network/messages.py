@@ -80,7 +80,10 @@ class Offered:
 
 
 class IncomingMessage:
-    """Grants the chunks that the receiver's scheduler starts. `error` is why nothing more is wanted or can come."""
+    """Grants the chunks that the receiver's scheduler starts.
+
+    `error` is why nothing more can come, `is_refused` says that the sender knows that nothing more is wanted.
+    """
 
     def __init__(
         self,
@@ -95,6 +98,7 @@ class IncomingMessage:
         self.path = path
         self.number = number
         self.error: PystachioError | None = None
+        self.is_refused = False
         self.submission: Submission | None = None
         self._data_path = data_path
         self._next_grant = next_grant

@@ -97,7 +97,7 @@ class Reception:
                 return Meeting(established, control, None, True, make)
             opened.append(data := await connect_frames(host, port, peer))
             await introduce(data, identity, peer=peer, role=Role.DATA, session=established.session)
-            return Meeting(established, control, data, True, tcp_path(data, established, identity.epoch))
+            return Meeting(established, control, data, True, self._tcp_path(data, established, identity.epoch))
         except BaseException:
             for connection in opened:
                 connection.fail(NodeLost("the connection was given up"))
@@ -134,7 +134,8 @@ class Reception:
             self._admit(Meeting(established, connection, None, False, make))
         else:
             data = await self._data_connection(established)
-            self._admit(Meeting(established, connection, data, False, tcp_path(data, established, identity.epoch)))
+            make = self._tcp_path(data, established, identity.epoch)
+            self._admit(Meeting(established, connection, data, False, make))
 
     def _hand_over(self, connection: FrameConnection, name: tuple[str, int]) -> None:
         """To the control connection of the same session, which waits for it."""
@@ -152,9 +153,19 @@ class Reception:
         finally:
             del self._data_awaited[name]
 
+    def _tcp_path(self, data: FrameConnection, established: Established, epoch: int) -> MakePath:
+        patience = self._limits.give_up_seconds
+        return tcp_path(data, established, epoch, timers=self._timers, give_up_seconds=patience)
+
     async def _ucx_path(
         self, worker: UcxWorker, control: FrameConnection, established: Established, epoch: int, *, is_initiator: bool
     ) -> MakePath:
         return await ucx_path(
-            control, established, epoch, worker=worker, is_initiator=is_initiator, timers=self._timers
+            control,
+            established,
+            epoch,
+            worker=worker,
+            is_initiator=is_initiator,
+            timers=self._timers,
+            give_up_seconds=self._limits.give_up_seconds,
         )

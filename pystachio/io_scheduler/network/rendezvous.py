@@ -6,7 +6,6 @@ import asyncio
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 
 from pystachio.errors import NodeLost, PystachioError
 from pystachio.io_scheduler.devices.ucx import UcxWorker
@@ -76,11 +75,20 @@ async def examine(connection: FrameConnection, identity: Identity) -> tuple[Hell
     return hello, established
 
 
-def tcp_path(data: FrameConnection, established: Established, epoch: int) -> MakePath:
+def tcp_path(
+    data: FrameConnection, established: Established, epoch: int, *, timers: Timers, give_up_seconds: float
+) -> MakePath:
     """The data connection's handshake is over; from here on it carries data."""
 
     def make(lost: Callable[[PystachioError], None]) -> DataPath:
-        path = TcpPath(session=established.session, epoch=epoch, node=established.node, lost=lost)
+        path = TcpPath(
+            session=established.session,
+            epoch=epoch,
+            node=established.node,
+            timers=timers,
+            give_up_seconds=give_up_seconds,
+            lost=lost,
+        )
         path.run(data.detach())
         return path
 
@@ -95,34 +103,27 @@ async def ucx_path(
     worker: UcxWorker,
     is_initiator: bool,
     timers: Timers,
+    give_up_seconds: float,
 ) -> MakePath:
     """Exchange UCX's addresses over the control connection."""
     control.send(DataAddress(worker.address))
     answer = await control.receive()
     if not isinstance(answer, DataAddress):
         raise NodeLost("a node did not say where its UCX is", node=established.node)
-    return partial(_make_ucx_path, control, established, epoch, worker, is_initiator, timers, answer.address)
 
+    def make(lost: Callable[[PystachioError], None]) -> DataPath:
+        return UcxPath(
+            worker=worker,
+            address=answer.address,
+            session=established.session,
+            epoch=epoch,
+            key=established.key,
+            is_initiator=is_initiator,
+            node=established.node,
+            timers=timers,
+            give_up_seconds=give_up_seconds,
+            send_frame=control.send,
+            lost=lost,
+        )
 
-def _make_ucx_path(
-    control: FrameConnection,
-    established: Established,
-    epoch: int,
-    worker: UcxWorker,
-    is_initiator: bool,
-    timers: Timers,
-    address: bytes,
-    lost: Callable[[PystachioError], None],
-) -> DataPath:
-    return UcxPath(
-        worker=worker,
-        address=address,
-        session=established.session,
-        epoch=epoch,
-        key=established.key,
-        is_initiator=is_initiator,
-        node=established.node,
-        timers=timers,
-        send_frame=control.send,
-        lost=lost,
-    )
+    return make

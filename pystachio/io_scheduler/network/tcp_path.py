@@ -10,6 +10,7 @@ import socket
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 from xxhash import xxh3_64
 
@@ -17,6 +18,7 @@ from pystachio.errors import Cancelled, DataError, InternalError, NodeLost, Pyst
 from pystachio.io_scheduler.devices import Buffer
 from pystachio.io_scheduler.network.data_path import Arrival, Arrived, Sent
 from pystachio.io_scheduler.network.frames import DATA_BYTES, Data, decode_data, encode_data
+from pystachio.io_scheduler.network.links import Timers
 from pystachio.io_scheduler.network.refusals import error_of
 from pystachio.io_scheduler.request import PathTaken
 
@@ -47,10 +49,21 @@ class TcpPath(asyncio.BufferedProtocol):
 
     taken = PathTaken.TCP
 
-    def __init__(self, *, session: int, epoch: int, node: str, lost: Callable[[PystachioError], None]) -> None:
+    def __init__(
+        self,
+        *,
+        session: int,
+        epoch: int,
+        node: str,
+        timers: Timers,
+        give_up_seconds: float,
+        lost: Callable[[PystachioError], None],
+    ) -> None:
         self._session = session
         self._epoch = epoch
         self._node = node
+        self._timers = timers
+        self._give_up_seconds = give_up_seconds
         self._lost = lost
         self._transport: asyncio.Transport | None = None
         self._error: PystachioError | None = None
@@ -153,11 +166,18 @@ class TcpPath(asyncio.BufferedProtocol):
         self._write_queued()
 
     def take_back(self, grant: int) -> None:
+        writing = self._writing
+        if writing is not None and writing.grant == grant:
+            self._timers.call_later(self._give_up_seconds, partial(self._close_unread, writing))
         for outgoing in self._queue:
             if outgoing.grant == grant:
                 self._queue.remove(outgoing)
                 outgoing.sent(Cancelled("the sender gave the data up"))
                 return
+
+    def _close_unread(self, outgoing: _Outgoing) -> None:
+        if self._writing is outgoing:
+            self._break("a node does not read its data connection")
 
     def void(self, grant: int, code: int) -> None:
         # Headers alone are few and small: the transport may buffer them.

@@ -7,12 +7,10 @@ any more ends when the sender has answered it, or with the connection.
 
 from __future__ import annotations
 
-import asyncio
 import hmac
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Protocol
 
 from xxhash import xxh3_64_intdigest
 
@@ -21,18 +19,11 @@ from pystachio.io_scheduler.devices import Buffer
 from pystachio.io_scheduler.devices.ucx import UcxWorker
 from pystachio.io_scheduler.network.data_path import Arrival, Arrived, Sent
 from pystachio.io_scheduler.network.frames import Data, Frame
+from pystachio.io_scheduler.network.links import Timers
 from pystachio.io_scheduler.network.refusals import error_of
 from pystachio.io_scheduler.request import PathTaken
 
-GIVE_UP_SECONDS = 5.0
-"""A sender that has not answered a grant so long after it was given up holds our memory: its connection is closed."""
 _NOTHING = memoryview(b"")
-
-
-class Timers(Protocol):
-    """An event loop's, or virtual ones."""
-
-    def call_later(self, delay: float, callback: Callable[[], object]) -> asyncio.TimerHandle: ...
 
 
 @dataclass(slots=True, eq=False)
@@ -60,6 +51,7 @@ class UcxPath:
         is_initiator: bool,
         node: str,
         timers: Timers,
+        give_up_seconds: float,
         send_frame: Callable[[Frame], None],
         lost: Callable[[PystachioError], None],
     ) -> None:
@@ -67,6 +59,7 @@ class UcxPath:
         self._epoch = epoch
         self._node = node
         self._timers = timers
+        self._give_up_seconds = give_up_seconds
         self._send_frame = send_frame
         self._lost = lost
         self._error: PystachioError | None = None
@@ -86,7 +79,7 @@ class UcxPath:
         expected = self._expected.get(grant)
         if expected is not None and not expected.is_given_up:
             expected.is_given_up = True
-            self._timers.call_later(GIVE_UP_SECONDS, partial(self._close_unanswered, grant))
+            self._timers.call_later(self._give_up_seconds, partial(self._close_unanswered, grant))
 
     def take(self, data: Data) -> None:
         expected = self._expected.get(data.grant)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import cast
 
 import pytest
@@ -26,6 +27,7 @@ class FakeTransport:
         self.written = bytearray()
         self.waiting = bytearray()
         self.aborted = False
+        self.due: list[Callable[[], object]] = []
 
     def get_extra_info(self, name: str) -> None:
         return None
@@ -56,6 +58,14 @@ class FakeTransport:
     def abort(self) -> None:
         self.aborted = True
 
+    def time(self) -> float:
+        return 0.0
+
+    def call_later(self, delay: float, callback: Callable[[], object]) -> asyncio.TimerHandle:
+        assert delay == 7.0
+        self.due.append(callback)
+        return cast(asyncio.TimerHandle, None)
+
 
 class Ends:
     def __init__(self) -> None:
@@ -75,7 +85,9 @@ class Ends:
 def make(transport: FakeTransport | None = None) -> tuple[TcpPath, FakeTransport, Ends]:
     ends = Ends()
     transport = transport if transport is not None else FakeTransport()
-    path = TcpPath(session=SESSION, epoch=EPOCH, node="peer", lost=ends.lost.append)
+    path = TcpPath(
+        session=SESSION, epoch=EPOCH, node="peer", timers=transport, give_up_seconds=7.0, lost=ends.lost.append
+    )
     path.run(cast(asyncio.Transport, transport))
     return path, transport, ends
 
@@ -215,7 +227,10 @@ def test_sending_tells_when_the_buffer_is_free() -> None:
     path.void(3, 1)
     transport.drain()
     assert ends.sent[2] is None
+    for callback in transport.due:
+        callback()
     transport.drain()
+    assert not ends.lost
     sent, position = [], 0
     while position < len(transport.written):
         data = decode_data(transport.written[position : position + DATA_BYTES])
@@ -240,3 +255,14 @@ def test_the_end_of_the_connection_ends_everything_once() -> None:
     assert isinstance(ends.arrived[4].error, NodeLost)
     assert isinstance(ends.sent[5], NodeLost)
     assert not any(late)
+
+
+def test_a_receiver_that_does_not_take_what_nobody_wants_to_send_is_lost() -> None:
+    path, transport, ends = make(FakeTransport(room=50))
+    path.send(1, memoryview(b"x" * 100), lambda error: ends.send(1, error))
+    path.take_back(1)
+    assert ends.sent == {}
+    for callback in transport.due:
+        callback()
+    assert isinstance(ends.sent[1], NodeLost)
+    assert len(ends.lost) == 1
