@@ -1,13 +1,13 @@
-"""A picture of a trace: `python -m benchmarks.trace_picture docs/trace.svg [--trace F.pftrace]`.
+"""A picture of a trace: `python -m benchmarks.trace_picture docs/trace.svg q3.pftrace`.
 
-Without a file it makes one: TPC-H's Q3 at scale 0.1, of the normal class, beside an endless batch scan and short
-interactive queries, all on a disk that is emulated at 60 MiB/s.
+If the trace is not there it is made: TPC-H's Q3 at scale 0.1, of the normal class, beside an endless batch scan and
+short interactive queries, all on a disk that is emulated at 60 MiB/s.
 """
 
 from __future__ import annotations
 
 import argparse
-import tempfile
+import re
 import threading
 from collections import defaultdict
 from collections.abc import Sequence
@@ -31,6 +31,8 @@ LOOKUP = "select sum(ps_availqty) from partsupp where ps_suppkey < 10"
 DISK = {"rate": "60MiB", "latency": 0.0002}
 WORK, INPUT, BYTES, MEMORY, OTHER = "#2f6690", "#c9d6df", "#f4a259", "#b5179e", "#e5e5e5"
 CLASSES = {"interactive": "#d1495b", "normal": "#2f6690", "batch": "#9db4ab"}
+_FOLDERS = re.compile(r"/\S*/(?=\S)")
+"""Of paths: their last part says enough."""
 WAITS = {
     "waits for bytes": BYTES,
     "waits for memory": MEMORY,
@@ -99,9 +101,10 @@ def draw(lanes: Sequence[Lane], target: Path) -> None:
     end = max(start + length for lane in lanes for start, length, _ in lane.spans)
     axes[3].set_xlim(0, end)
     figure.text(0.01, 0.98, lanes[0].path[0], va="top", fontsize=9, fontweight="bold")
-    figure.text(0.01, 0.945, fill(lanes[0].verdict, 170), va="top")
+    figure.text(0.01, 0.945, fill(_FOLDERS.sub("", lanes[0].verdict), 170), va="top")
     _legend(figure)
     figure.tight_layout(rect=(0, 0.04, 1, 0.91), h_pad=0.4)
+    figure.patch.set_facecolor("white")
     figure.savefig(target, metadata={"Date": None} if target.suffix == ".svg" else None, dpi=150)
 
 
@@ -188,8 +191,8 @@ def _legend(figure: Figure) -> None:
     figure.legend(handles, named.keys(), loc="lower center", ncol=len(named), frameon=False, fontsize=7.5)
 
 
-def make() -> bytes:
-    """The trace of the plan of the normal class."""
+def make(target: Path) -> None:
+    """Write the trace of the plan of the normal class."""
     folder = data.tpch(0.1)
     with pystachio.connect(threads=2, emulated=[{"path": str(folder), **DISK}]) as session:
         data.register(session, folder)
@@ -208,22 +211,20 @@ def make() -> bytes:
         session.sql(SCAN).to_arrow()
         result = session.sql(data.queries()[STATEMENT])
         print(result.explain(analyze=True))
-        with tempfile.TemporaryDirectory() as scratch:
-            path = Path(scratch) / "q.pftrace"
-            result.trace(path)
-            content = path.read_bytes()
+        result.trace(target)
         stop.set()
         for thread in others:
             thread.join()
-    return content
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("picture", type=Path, help="an .svg or .png file")
-    parser.add_argument("--trace", type=Path, default=None, help="draw this file")
+    parser.add_argument("trace", type=Path, help="a .pftrace file, which is made if it is not there")
     options = parser.parse_args()
-    draw(read(make() if options.trace is None else options.trace.read_bytes()), options.picture)
+    if not options.trace.exists():
+        make(options.trace)
+    draw(read(options.trace.read_bytes()), options.picture)
 
 
 if __name__ == "__main__":
