@@ -6,7 +6,7 @@ from typing import Annotated, NoReturn
 
 import typer
 
-from pystachio.cli import config, demo, doctor, failure, output, process, query
+from pystachio.cli import config, demo, doctor, failure, output, plans, process, query, simulate, top
 
 app = typer.Typer(
     name="pystachio-node",
@@ -20,6 +20,11 @@ app = typer.Typer(
 app.command()(query.query)
 app.command()(demo.demo)
 app.command()(doctor.doctor)
+app.command()(simulate.simulate)
+app.command()(plans.ps)
+app.command()(top.top)
+app.command()(plans.cancel)
+app.command("set-priority")(plans.set_priority)
 app.add_typer(config.app, name="config")
 
 

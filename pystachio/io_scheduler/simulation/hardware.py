@@ -143,7 +143,7 @@ POOLS = {
 
 
 def disk_link(disk: int, direction: Direction = Direction.READ) -> Link:
-    return Link("disk", f"disk{disk}", direction)
+    return Link("disk", str(disk), direction)
 
 
 def check_path(path: Sequence[str], hardware: Hardware) -> None:

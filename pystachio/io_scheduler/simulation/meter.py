@@ -9,7 +9,7 @@ _FIRST_SLOT_SECONDS = 1e-5
 
 
 class LinkMeter:
-    """Busy seconds of one link of one node, in total and over time; bytes by class.
+    """Busy seconds of one link of one node, in total and by class over time; bytes by class.
 
     The time line has at most some hundred slots, which become wider as time goes on: `slot_seconds` each.
     """
@@ -35,11 +35,13 @@ class LinkMeter:
         self.chunks = 0
         self.slot_seconds = _FIRST_SLOT_SECONDS
         self._from, self._until = counted_from, counted_until
-        self._slots: list[float] = []
+        self._slots: tuple[list[float], ...] = tuple([] for _ in PriorityClass)
 
     def note(self, start: float, end: float, length: int, priority: PriorityClass) -> None:
         """The link was busy with a chunk from `start` to `end`; in the order of `start`."""
-        self._fill(start, end)
+        while end >= _SLOTS * self.slot_seconds:
+            self._widen()
+        _fill(self._slots[priority], self.slot_seconds, start, end)
         if end <= self._from or start >= self._until:
             return
         self.chunks += 1
@@ -48,27 +50,29 @@ class LinkMeter:
         self.busy_seconds += inside
         self.bytes_by_class[priority] += length if inside == seconds else round(length * inside / seconds)
 
-    def shares(self) -> list[float]:
-        """The share of each slot in which the link was busy."""
-        return [min(1.0, seconds / self.slot_seconds) for seconds in self._slots]
-
-    def _fill(self, start: float, end: float) -> None:
-        while end >= _SLOTS * self.slot_seconds:
-            self._widen()
-        width, slots = self.slot_seconds, self._slots
-        first, last = int(start / width), int(end / width)
-        if last >= len(slots):
-            slots.extend([0.0] * (last + 1 - len(slots)))
-        if first == last:
-            slots[first] += end - start
-            return
-        slots[first] += (first + 1) * width - start
-        for slot in range(first + 1, last):
-            slots[slot] += width
-        slots[last] += end - last * width
+    def shares(self) -> tuple[tuple[float, ...], ...]:
+        """For each class the share of each slot in which the link was busy with it."""
+        length = max(len(slots) for slots in self._slots)
+        return tuple(
+            tuple(min(1.0, seconds / self.slot_seconds) for seconds in slots) + (0.0,) * (length - len(slots))
+            for slots in self._slots
+        )
 
     def _widen(self) -> None:
-        slots = self._slots
-        odd = [*slots[1::2], 0.0]
-        self._slots = [even + odd[index] for index, even in enumerate(slots[::2])]
+        for slots in self._slots:
+            odd = [*slots[1::2], 0.0]
+            slots[:] = [even + odd[index] for index, even in enumerate(slots[::2])]
         self.slot_seconds *= 2.0
+
+
+def _fill(slots: list[float], width: float, start: float, end: float) -> None:
+    first, last = int(start / width), int(end / width)
+    if last >= len(slots):
+        slots.extend([0.0] * (last + 1 - len(slots)))
+    if first == last:
+        slots[first] += end - start
+        return
+    slots[first] += (first + 1) * width - start
+    for slot in range(first + 1, last):
+        slots[slot] += width
+    slots[last] += end - last * width

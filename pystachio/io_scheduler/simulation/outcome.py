@@ -26,7 +26,7 @@ class ClassOutcome:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LinkOutcome:
-    """`busy` is the share of the counted time; `shares` that of each slot of `slot_seconds` from the beginning on."""
+    """`busy` is the share of the counted time; `shares_by_class` those of slots of `slot_seconds` from the start on."""
 
     node: int
     name: str
@@ -35,7 +35,12 @@ class LinkOutcome:
     bytes_by_class: tuple[int, ...]
     chunks: int
     slot_seconds: float
-    shares: tuple[float, ...] = field(repr=False)
+    shares_by_class: tuple[tuple[float, ...], ...] = field(repr=False)
+
+    @property
+    def shares(self) -> list[float]:
+        """Of each slot, for all classes together."""
+        return [min(1.0, sum(slot)) for slot in zip(*self.shares_by_class)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

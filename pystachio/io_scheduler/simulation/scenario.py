@@ -140,7 +140,7 @@ def _link_outcome(meter: LinkMeter, seconds: float) -> LinkOutcome:
         bytes_by_class=tuple(meter.bytes_by_class),
         chunks=meter.chunks,
         slot_seconds=meter.slot_seconds,
-        shares=tuple(meter.shares()),
+        shares_by_class=meter.shares(),
     )
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any, BinaryIO, NamedTuple
 
 from pystachio.io_scheduler.request import Extent, Link
-from pystachio.io_scheduler.simulation.meter import LinkMeter
+from pystachio.io_scheduler.simulation.outcome import LinkOutcome
 from pystachio.io_scheduler.simulation.transfer import SimulatedTransfer
 
 CAPACITY = 200_000
@@ -60,17 +60,17 @@ class Trace:
         if len(self._plans) < self._capacity:
             self._plans.append((plan_id, priority, start, end, how))
 
-    def write(self, sink: BinaryIO, meters: Sequence[LinkMeter]) -> None:
+    def write(self, sink: BinaryIO, links: Sequence[LinkOutcome]) -> None:
         """Lanes for plans and for each link of each node, and a counter of each link's utilisation."""
         sink.write(b'{"displayTimeUnit":"ms","traceEvents":[\n')
         first = True
-        for event in self._events(meters):
+        for event in self._events(links):
             sink.write(b"" if first else b",\n")
             sink.write(json.dumps(event, separators=(",", ":")).encode())
             first = False
         sink.write(b"\n]}\n")
 
-    def _events(self, meters: Sequence[LinkMeter]) -> Iterator[dict[str, Any]]:
+    def _events(self, links: Sequence[LinkOutcome]) -> Iterator[dict[str, Any]]:
         yield _name("process_name", 0, 0, "plans")
         yield from self._plan_events()
         lanes: dict[tuple[int, Link], int] = {}
@@ -100,13 +100,13 @@ class Trace:
                     "bytes": span.length,
                 },
             }
-        for meter in meters[:_COUNTERS]:
-            for slot, share in enumerate(meter.shares()):
+        for link in links[:_COUNTERS]:
+            for slot, share in enumerate(link.shares):
                 yield {
                     "ph": "C",
-                    "name": f"{meter.link}: busy %",
-                    "pid": meter.node + 1,
-                    "ts": _microseconds(slot * meter.slot_seconds),
+                    "name": f"{link.name}: busy %",
+                    "pid": link.node + 1,
+                    "ts": _microseconds(slot * link.slot_seconds),
                     "args": {"busy": round(100 * share, 1)},
                 }
 

@@ -10,7 +10,7 @@ from heapq import heappop, heappush
 from itertools import count
 from typing import Any
 
-HASH_BYTES = 16
+HASH_BYTES = 8
 _HASHED_AT_ONCE = 12_288
 
 

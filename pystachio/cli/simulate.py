@@ -1,0 +1,109 @@
+"""`pystachio-node simulate`: what the I/O scheduler would do, in virtual time."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from pystachio.cli.failure import describe, reported
+from pystachio.cli.output import open_output, say
+from pystachio.cli.process import interruptible, started
+from pystachio.errors import InternalError, NotFound
+
+if TYPE_CHECKING:
+    from pystachio.io_scheduler.policy import Policy
+    from pystachio.io_scheduler.simulation.comparison import Comparison
+    from pystachio.io_scheduler.simulation.scenario import Scenario
+    from pystachio.io_scheduler.simulation.trace import Trace
+
+
+def simulate(
+    scenario: Annotated[str, typer.Argument(help="The name of a built-in scenario, or a Python file with one.")],
+    policy: Annotated[
+        list[str] | None, typer.Option(help="Which policies, side by side. [default: the scenario's]")
+    ] = None,
+    seed: Annotated[int, typer.Option(help="Of all chance; the same seed gives the same event hash.")] = 0,
+    trace: Annotated[
+        Path | None, typer.Option(help="Write what the first policy did to this file, for ui.perfetto.dev.")
+    ] = None,
+    chart: Annotated[Path | None, typer.Option(help="Draw a chart into this PNG file.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress.")] = False,
+) -> None:
+    """Simulate the I/O scheduler on disks, buses and networks that are not there.
+
+    A scenario says what the cluster is made of, what runs on it and what goes wrong; see docs/simulation.md.
+    """
+    with interruptible(), reported():
+        asked, policies = _load(scenario, policy)
+        if chart is not None:
+            from pystachio.io_scheduler.simulation.chart import require_matplotlib
+
+            require_matplotlib()
+        collected = _trace() if trace is not None else None
+        comparisons = _compare(asked, policies, seed, collected, quiet=quiet)
+        _write_files(asked, comparisons, collected, trace, chart)
+        if as_json:
+            from pystachio.cli.simulation_report import as_object
+
+            typer.echo(json.dumps(as_object(asked, comparisons), indent=1))
+        else:
+            from pystachio.cli.simulation_report import print_tables
+
+            print_tables(asked, comparisons)
+
+
+def _load(name: str, policies: list[str] | None) -> tuple[Scenario, list[Policy]]:
+    """What is not there is wrong usage; what is there and fails is not."""
+    from pystachio.io_scheduler.simulation.scenario import find_policy, load_scenario
+
+    try:
+        scenario = load_scenario(name)
+        return scenario, [find_policy(each) for each in dict.fromkeys(policies or scenario.policies)]
+    except NotFound as error:
+        raise typer.BadParameter(describe(error)) from None
+
+
+def _trace() -> Trace:
+    from pystachio.io_scheduler.simulation.trace import Trace
+
+    return Trace()
+
+
+def _compare(
+    scenario: Scenario, policies: list[Policy], seed: int, trace: Trace | None, *, quiet: bool
+) -> list[Comparison]:
+    from pystachio.io_scheduler.simulation.comparison import compare
+    from pystachio.io_scheduler.simulation.simulation import Deadlock
+
+    def begins(policy: Policy) -> None:
+        if not quiet:
+            say(f"simulating {policy.name}")
+
+    started()
+    try:
+        return compare(scenario, policies, seed, trace=trace, begins=begins)
+    except Deadlock as deadlock:
+        raise InternalError(f"deadlock: {deadlock}", hint=f"--seed {seed} shows it again") from None
+
+
+def _write_files(
+    scenario: Scenario,
+    comparisons: list[Comparison],
+    collected: Trace | None,
+    trace: Path | None,
+    chart: Path | None,
+) -> None:
+    if trace is not None and collected is not None:
+        with open_output(trace) as sink:
+            collected.write(sink, comparisons[0].outcome.links)
+        if collected.dropped:
+            say(f"the trace holds the first chunks; {collected.dropped:,} are left out")
+    if chart is not None:
+        from pystachio.io_scheduler.simulation.chart import draw
+
+        with open_output(chart) as sink:
+            draw(scenario.title, comparisons, sink)
