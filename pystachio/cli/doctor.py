@@ -53,7 +53,7 @@ def examine() -> Iterator[Finding]:
     yield from _memory(settings)
     yield _spill_folder(settings)
     yield _storage()
-    yield _network()
+    yield from _network()
 
 
 def _software() -> Iterator[Finding]:
@@ -145,15 +145,18 @@ def _storage() -> Finding:
     return Finding("kvikio", f"{report.version}, GPUDirect Storage off: compatibility mode", advice)
 
 
-def _network() -> Finding:
+def _network() -> Iterator[Finding]:
     from pystachio.io_scheduler.devices.ucx_library import ucx_report
+    from pystachio.io_scheduler.network.transports import choose_transport
 
     report = ucx_report()
+    choice = choose_transport("auto", report)
+    yield Finding("network", f"{choice.carrier.name} carries data between nodes: {choice.reason}")
     if report.version is None:
-        return Finding("UCX", f"not available: {report.problem}", "pip install ucxx-cu13")
-    if report.problem is not None:
-        return Finding("UCX", f"{report.version}, not usable: {report.problem}")
-    advice = ""
-    if not report.has_rdma:
+        yield Finding("UCX", f"not available: {report.problem}", "pip install ucxx-cu13")
+    elif report.problem is not None:
+        yield Finding("UCX", f"{report.version}, not usable: {report.problem}")
+    else:
         advice = "with an RDMA network card: a system UCX 1.19 or newer, and RAPIDS_LIBUCX_PREFER_SYSTEM_LIBRARY=true"
-    return Finding("UCX", f"{report.version}, transports: {', '.join(report.transports) or 'none'}", advice)
+        transports = ", ".join(report.transports) or "none"
+        yield Finding("UCX", f"{report.version}, transports: {transports}", "" if report.has_rdma else advice)

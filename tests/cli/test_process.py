@@ -106,7 +106,7 @@ def test_help_loads_neither_torch_nor_the_planner() -> None:
 def test_doctor_for_programs() -> None:
     done = subprocess.run([*NODE, "doctor", "--json"], cwd=ROOT, capture_output=True, text=True, timeout=60, check=True)
     report = json.loads(done.stdout)
-    assert {"torch", "cores", "memory", "pages", "spill folder", "kvikio", "UCX"} <= set(report)
+    assert {"torch", "cores", "memory", "pages", "spill folder", "kvikio", "network", "UCX"} <= set(report)
     assert set(report["memory"]) == {"value", "advice"}
 
 

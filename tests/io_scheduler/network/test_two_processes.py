@@ -144,8 +144,10 @@ async def test_a_frozen_peer_is_lost_in_time(carrier: str) -> None:
                 asyncio.create_task(network.send("second", key(0), memoryview(bytes(64 << 20)))),
                 asyncio.create_task(network.receive("second", key(1), into)),
             ]
-            other.order("receive", sequence=0)
-            other.order("send", sequence=1, length=len(into))
+            answers = [
+                other.order("receive", sequence=0)[1],
+                other.order("send", sequence=1, length=len(into))[1],
+            ]
             await moving(network)
             os.kill(other.pid, signal.SIGSTOP)
             frozen_at = time.monotonic()
@@ -156,7 +158,7 @@ async def test_a_frozen_peer_is_lost_in_time(carrier: str) -> None:
             # The buffers are ours: when the other wakes up, nothing of what it sends arrives.
             into[:] = bytes(len(into))
             os.kill(other.pid, signal.SIGCONT)
-            await asyncio.sleep(0.2)
+            assert await asyncio.gather(*answers) == ["node_lost", "node_lost"]
             assert not any(into[:: 1 << 10])
 
 
