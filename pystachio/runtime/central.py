@@ -36,8 +36,12 @@ class CentreLink(Protocol):
     def send(self, message: NodeMessage) -> None: ...
 
 
+TIMER_SLACK_SECONDS = 0.001
+"""Loops round, uvloop to milliseconds: a timer that rings a little early would be set again and again."""
+
+
 class Alarm:
-    """One timer of the running loop: `ring` is called when the earliest time that was asked for has come."""
+    """One timer of the running loop: `ring` is called once the earliest time that was asked for has come."""
 
     def __init__(self, clock: Clock, ring: Callable[[], None]) -> None:
         self._clock = clock
@@ -51,7 +55,8 @@ class Alarm:
             return
         self.cancel()
         self._at = at
-        self._timer = asyncio.get_running_loop().call_later(max(0.0, at - self._clock.now()), self._wake)
+        delay = max(0.0, at - self._clock.now()) + TIMER_SLACK_SECONDS
+        self._timer = asyncio.get_running_loop().call_later(delay, self._wake)
 
     def cancel(self) -> None:
         if self._timer is not None:
