@@ -49,6 +49,12 @@ class _Export:
         self._own_transfers = [each for each in trace.history.transfers if trace.is_own(each)]
         self._own_waits = [each for each in trace.tracing.waits if each.plan_id == trace.plan_id]
         self._own_chunks = [each for each in trace.history.chunks if trace.is_own(each)]
+        # Of chunks whose transfer's record is lost or yet to come, no arrow is drawn.
+        by_start = sorted(self._own_chunks, key=_stay)
+        self._first_chunk = {chunk.transfer_id: chunk for chunk in reversed(by_start)}
+        self._last_chunk = {chunk.transfer_id: chunk for chunk in by_start}
+        self._with_record = {transfer.transfer_id for transfer in self._own_transfers}
+        self._used: set[int] = set()
         self._stays = {
             link: Overlaps((chunk for chunk in trace.history.chunks if chunk.link == link), _stay)
             for link in {each.link for each in self._own_transfers}
@@ -101,12 +107,12 @@ class _Export:
             (job.started if job.submitted is None else job.submitted, index) for index, job in enumerate(jobs)
         )
         arrows: dict[int, list[int]] = {}
-        with_chunks = {chunk.transfer_id for chunk in self._own_chunks}
         for transfer in self._own_transfers:
-            if transfer.operator == operator and transfer.transfer_id in with_chunks:
+            if transfer.operator == operator and transfer.transfer_id in self._first_chunk:
                 position = bisect_left(ready, (transfer.ended_at, 0))
                 if position < len(ready):
                     arrows.setdefault(ready[position][1], []).append(_arrow_from_link(transfer.transfer_id))
+                    self._used.add(transfer.transfer_id)
         for lane in lanes(enumerate(jobs), lambda entry: _span(entry[1])):
             lane_track = self._file.track("work", track)
             for index, job in lane:
@@ -137,7 +143,7 @@ class _Export:
         if transfer.peer is not None:
             details["peer"] = transfer.peer
         name = f"{PurePath(transfer.path).name} {bytes_text(transfer.length)}"
-        arrows = [_arrow_to_link(transfer.transfer_id)] if transfer.started_at is not None else []
+        arrows = [_arrow_to_link(transfer.transfer_id)] if transfer.transfer_id in self._first_chunk else []
         self._file.begin(track, started, name, details=details, arrows_from=arrows)
         self._file.end(track, ended)
 
@@ -195,12 +201,10 @@ class _Export:
         everybody = [chunk for chunk in self._trace.history.chunks if chunk.link == link]
         waits = [(chunk.submitted_at, chunk.started_at) for chunk in own]
         shown = own + Overlaps((each for each in everybody if not self._trace.is_own(each)), _stay).with_any(waits)
-        first = {chunk.transfer_id: chunk.started_at for chunk in sorted(own, key=lambda each: -each.started_at)}
-        last = {chunk.transfer_id: chunk.started_at for chunk in sorted(own, key=lambda each: each.started_at)}
         for lane in lanes(shown, _stay):
             lane_track = self._file.track("chunks", track)
             for chunk in lane:
-                self._chunk(chunk, lane_track, first, last)
+                self._chunk(chunk, lane_track)
         self._levels("waiting", track, [(*wait, 1) for wait in waits], is_bytes=False)
         inside = [(chunk.started_at, chunk.ended_at, chunk.length) for chunk in everybody]
         self._levels("bytes inside", track, inside, is_bytes=True)
@@ -209,7 +213,7 @@ class _Export:
             if window.link == link:
                 self._file.level(counter, max(window.at, self._trace.started), window.window_bytes)
 
-    def _chunk(self, chunk: ChunkRecord, track: int, first: dict[int, float], last: dict[int, float]) -> None:
+    def _chunk(self, chunk: ChunkRecord, track: int) -> None:
         own = self._trace.is_own(chunk)
         who = self._trace.label(chunk.operator) if own else f"plan {chunk.plan_id}"
         details: dict[str, str | int | float] = {
@@ -220,8 +224,8 @@ class _Export:
             "outcome": "failed" if chunk.failed else "moved",
         }
         transfer = chunk.transfer_id
-        arrives = own and first[transfer] == chunk.started_at
-        leaves = own and last[transfer] == chunk.started_at
+        arrives = transfer in self._with_record and self._first_chunk.get(transfer) is chunk
+        leaves = transfer in self._used and self._last_chunk.get(transfer) is chunk
         self._file.begin(
             track,
             chunk.started_at,
@@ -242,7 +246,9 @@ class _Export:
         changes = np.concatenate((ends, begins))
         changes = changes[np.argsort(changes[:, 0], kind="stable")]
         levels = np.cumsum(changes[:, 1])
-        for at, level in zip(changes[:, 0].tolist(), levels.tolist(), strict=True):
+        last_of_its_time = np.append(np.diff(changes[:, 0]) > 0, True)[: len(changes)]
+        times, levels = changes[last_of_its_time, 0], levels[last_of_its_time]
+        for at, level in zip(times.tolist(), levels.tolist(), strict=True):
             if self._trace.started <= at <= self._trace.ended:
                 self._file.level(counter, at, int(level))
 

@@ -67,7 +67,19 @@ def decode(content: bytes) -> Decoded:
             ended.ended = at
             decoded.slices.append(ended)
     assert not any(stacks.values()), "every slice ends"
+    check_arrows(decoded)
     return decoded
+
+
+def check_arrows(decoded: Decoded) -> None:
+    """Each arrow leaves one slice and arrives at one other that does not begin earlier."""
+    leaving = [(arrow, each) for each in decoded.slices for arrow in each.leaving]
+    arriving = [(arrow, each) for each in decoded.slices for arrow in each.arriving]
+    targets = dict(arriving)
+    assert len(dict(leaving)) == len(leaving)
+    assert len(targets) == len(arriving)
+    assert dict(leaving).keys() == targets.keys()
+    assert all(source.started <= targets[arrow].started for arrow, source in leaving)
 
 
 def story() -> PlanTrace:
