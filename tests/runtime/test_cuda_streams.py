@@ -15,6 +15,7 @@ from pystachio.runtime.cuda_streams import CudaStreams
 from pystachio.runtime.metrics import OperatorMetrics
 from pystachio.runtime.plan_entry import PlanEntry
 from pystachio.runtime.streams import Stream
+from pystachio.runtime.tracing import Tracing
 from pystachio.runtime.worker_pool import WorkerPool
 
 DEVICE = torch.device("cuda", 0)
@@ -128,3 +129,15 @@ async def test_all_plans_launch_on_the_default_stream(device: FakeDevice, stream
     device.done.set()
     used = [await open_stream(streams, priority)[0].run(lambda: device.current[-1]) for priority in (2, 1, 0)]
     assert set(used) == {torch.cuda.default_stream(DEVICE)}
+
+
+async def test_the_launch_and_the_devices_work_are_traced(device: FakeDevice, streams: CudaStreams) -> None:
+    tracing = Tracing()
+    metrics = OperatorMetrics("operator", SystemClock(), plan_id="p", tracing=tracing)
+    stream = streams.open(PlanEntry("p", 1, 1), metrics)
+    device.done.set()
+    await stream.run(int)
+    launch, work = tracing.snapshot().jobs
+    assert (launch.on_device, work.on_device, work.thread) == (False, True, "cuda:0")
+    assert launch.submitted is not None
+    assert launch.submitted <= launch.started <= work.started <= launch.ended <= work.ended
