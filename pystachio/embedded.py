@@ -11,8 +11,8 @@ import time
 import uuid
 import weakref
 from collections import Counter
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -38,6 +38,7 @@ from pystachio.operators.scan import Scan
 from pystachio.operators.table import FileVersion, ParquetFile
 from pystachio.planner.explain import render
 from pystachio.runtime.allocator import keep_freed_memory
+from pystachio.runtime.control import ControlServer
 from pystachio.runtime.devices import choose_device
 from pystachio.runtime.executor import PlanScope, TaskSpec
 from pystachio.runtime.host import NodeHost
@@ -103,7 +104,11 @@ class EmbeddedNode:
         budgets = _budgets(settings, device)
         self._transfers = transfers
         self._workers = settings.threads
-        self._host = NodeHost(lambda: Node(transfers=transfers, settings=execution, memory=budgets, device=device))
+        self._host = NodeHost(
+            lambda: _with_control_socket(
+                Node(transfers=transfers, settings=execution, memory=budgets, device=device), settings.control_socket
+            )
+        )
         try:
             self._host.start()
         except OSError as error:
@@ -349,6 +354,16 @@ def operator_labels(plan: PhysicalPlan) -> dict[str, str]:
     heads = {name: head if len(head) <= _LONGEST_LABEL else f"{head[:_LONGEST_LABEL]}…" for name, head in heads.items()}
     alike = Counter(heads.values())
     return {name: head if alike[head] == 1 else f"{head} ({name.split(':')[0]})" for name, head in heads.items()}
+
+
+@asynccontextmanager
+async def _with_control_socket(node: Node, wanted: bool) -> AsyncIterator[Node]:
+    async with node:
+        if not wanted:
+            yield node
+            return
+        async with ControlServer(node):
+            yield node
 
 
 def execution_settings(settings: Settings) -> ExecutionSettings:

@@ -8,6 +8,7 @@ import concurrent.futures
 import os
 import threading
 from collections.abc import Callable, Coroutine
+from contextlib import AbstractAsyncContextManager
 from typing import TypeVar
 
 import torch
@@ -29,7 +30,7 @@ class NodeHost:
     none of the threads.
     """
 
-    def __init__(self, create_node: Callable[[], Node]) -> None:
+    def __init__(self, create_node: Callable[[], AbstractAsyncContextManager[Node]]) -> None:
         """`create_node` is called on the host's loop."""
         self._create_node = create_node
         self._thread: threading.Thread | None = None

@@ -13,7 +13,7 @@ from pystachio.errors import InternalError, InvalidRequest, NotFound
 from pystachio.io_scheduler.central import CentralStatistics
 from pystachio.io_scheduler.lease_holder import LeaseHolderStatistics, Reranking
 from pystachio.io_scheduler.request import PriorityClass
-from pystachio.runtime.activity import NodeActivity, ObservedPlan, observe
+from pystachio.runtime.activity import NodeActivity
 from pystachio.runtime.actors import ActorRef, Children, Directive, Reply
 from pystachio.runtime.central import CentralService, LocalLink, NodeLeases
 from pystachio.runtime.clock import Clock, SystemClock
@@ -21,6 +21,7 @@ from pystachio.runtime.cuda_streams import CudaStreams
 from pystachio.runtime.executor import BuildGraph, PlanScope
 from pystachio.runtime.logging import get_logger
 from pystachio.runtime.memory import Memory, Tier, TierStatistics
+from pystachio.runtime.observation import ObservedPlan, observe
 from pystachio.runtime.plan import CancelPlan, PlanActor, PlanEnded, PlanHandle, PlanMessage, SetPriority, StartPlan
 from pystachio.runtime.plan_entry import PlanEntry
 from pystachio.runtime.settings import ExecutionSettings

@@ -11,10 +11,11 @@ import pytest
 from pystachio.io_scheduler.activity import IoActivity, LinkUse
 from pystachio.io_scheduler.events import LinkStatistics
 from pystachio.io_scheduler.request import Link, PriorityClass
-from pystachio.runtime.activity import ObservedPlan, PlanActivity, Reason, State, Wait, observe
+from pystachio.runtime.activity import PlanActivity, Reason, State, Wait
 from pystachio.runtime.clock import SystemClock
 from pystachio.runtime.memory import Memory, Tier
 from pystachio.runtime.metrics import OperatorMetrics
+from pystachio.runtime.observation import ObservedPlan, observe
 from pystachio.runtime.plan_entry import PlanEntry
 from pystachio.runtime.streams import CpuStream
 from pystachio.runtime.worker_pool import WorkerPool
