@@ -151,7 +151,7 @@ def _network() -> Iterator[Finding]:
 
     report = ucx_report()
     choice = choose_transport("auto", report)
-    yield Finding("network", f"{choice.carrier.name} carries data between nodes: {choice.reason}")
+    yield Finding("network", f"{choice.carrier.name} carries data between nodes: {choice.reason}", choice.advice)
     if report.version is None:
         yield Finding("UCX", f"not available: {report.problem}", "pip install ucxx-cu13")
     elif report.problem is not None:

@@ -35,7 +35,7 @@ class NetworkStatistics:
 
 
 class Network:
-    """Use it as `async with Network(...)`: leaving the block ends every connection.
+    """Use it as `async with Network(...)`: leaving the block ends every connection. The service outlives it.
 
     `node` is this node's name, `secret` the cluster's (at least 16 bytes), `epoch` the version of its membership that
     this node knows: nodes of different epochs do not connect. `joined` is called when a peer is connected, from either
@@ -150,7 +150,10 @@ class Network:
         return await self._peer(peer).receive(key, destination, criticality, credit)
 
     def close_plan(self, plan_id: str) -> None:
-        """Nothing of the plan is wanted any more: what waits ends with Cancelled, what comes is refused."""
+        """Nothing of the plan is wanted any more: what waits ends with Cancelled, what comes is refused.
+
+        To be called when a plan has ended, however: a peer may have offered what nobody will ask for.
+        """
         for peer in self._peers.values():
             peer.close_plan(plan_id)
 

@@ -14,7 +14,7 @@ from functools import partial
 
 from xxhash import xxh3_64
 
-from pystachio.errors import Cancelled, DataError, InternalError, NodeLost, PystachioError
+from pystachio.errors import Cancelled, DataError, NodeLost, PystachioError, Unsupported
 from pystachio.io_scheduler.devices import Buffer
 from pystachio.io_scheduler.network.data_path import Arrival, Arrived, Sent
 from pystachio.io_scheduler.network.frames import DATA_BYTES, Data, decode_data, encode_data
@@ -91,7 +91,15 @@ class TcpPath(asyncio.BufferedProtocol):
 
     def expect(self, grant: int, buffer: Buffer, arrived: Arrived) -> None:
         if self._error is not None or not isinstance(buffer, memoryview):
-            arrived(Arrival(0, self._error or InternalError("data over TCP lands in host memory")))
+            arrived(
+                Arrival(
+                    0,
+                    self._error
+                    or Unsupported(
+                        "receiving into device memory over TCP", hint="receive into host memory, or use UCX"
+                    ),
+                )
+            )
             return
         self._expected[grant] = _Expected(buffer, len(buffer), arrived)
 
@@ -158,7 +166,10 @@ class TcpPath(asyncio.BufferedProtocol):
 
     def send(self, grant: int, buffer: Buffer, sent: Sent) -> None:
         if self._error is not None or not isinstance(buffer, memoryview):
-            sent(self._error or InternalError("data over TCP comes from host memory"))
+            sent(
+                self._error
+                or Unsupported("sending from device memory over TCP", hint="copy it to host memory, or use UCX")
+            )
             return
         checksum = xxh3_64(buffer).intdigest()
         data = Data(len(buffer), 0, True, grant, self._session, self._epoch, checksum)

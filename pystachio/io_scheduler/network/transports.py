@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from typing import Literal
 
@@ -20,6 +21,13 @@ class TransportChoice:
     carrier: Carrier
     reason: str
     ucx: UcxReport | None = None
+
+    @property
+    def advice(self) -> str:
+        """What whoever runs the node should know: UCX's sockets are not ours to bind."""
+        if self.carrier is Carrier.UCX and "UCX_NET_DEVICES" not in os.environ:
+            return "UCX authenticates nobody and may listen on every interface: UCX_NET_DEVICES names those it uses"
+        return ""
 
 
 def choose_transport(name: TransportName = "auto", report: UcxReport | None = None) -> TransportChoice:

@@ -47,6 +47,14 @@ def test_what_is_demanded_and_missing_fails(name: str, report: UcxReport) -> Non
         choose_transport(name, report)  # type: ignore[arg-type]
 
 
+def test_ucx_comes_with_a_word_on_where_it_listens(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("UCX_NET_DEVICES", raising=False)
+    assert "UCX_NET_DEVICES" in choose_transport("auto", RDMA).advice
+    assert choose_transport("auto", PLAIN).advice == ""
+    monkeypatch.setenv("UCX_NET_DEVICES", "mlx5_0:1")
+    assert choose_transport("auto", RDMA).advice == ""
+
+
 def test_this_machine_has_some_transport() -> None:
     choice = choose_transport()
     assert choice.reason
