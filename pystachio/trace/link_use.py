@@ -89,16 +89,17 @@ def _saturation(chunks: Sequence[ChunkRecord]) -> float | None:
     A saturated device serves what is inside one after the other, in effect: twice as much, twice the stay. In one that
     is not, a chunk takes its own time whatever else is inside. The slope of the stay, both in logarithms, tells these
     apart whatever latency and rate are. Over the bytes it is taken from chunks that met a full device: before, latency
-    hides behind the queue. Over the number of chunks it is taken from all: a device that serves one at a time takes as
-    long for a short one. The steeper counts.
+    hides behind the queue (and from all where each was alone: there is none). Over the number of chunks it is taken
+    from all: a device that serves one at a time takes as long for a short one. The steeper counts.
     """
     inside = _inside_before(chunks, [chunk.length for chunk in chunks])
     seconds = np.maximum(np.asarray([_seconds(chunk) for chunk in chunks]), 1e-9)
     if len(chunks) < _FEWEST_CHUNKS:
         return None
     usual = seconds <= np.quantile(seconds, 1 - _SLOWEST_CHUNKS)
-    full = usual & (inside >= _FULL * np.quantile(inside, 0.9))
     number = _inside_before(chunks, [1] * len(chunks))
+    alone = np.quantile(number, 0.9) <= 1
+    full = usual & (alone | (inside >= _FULL * np.quantile(inside, 0.9)))
     slopes = (_upper_slope(inside[full], seconds[full]), _upper_slope(number[usual], seconds[usual]))
     return max((slope for slope in slopes if slope is not None), default=None)
 

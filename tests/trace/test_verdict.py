@@ -159,12 +159,19 @@ def test_files_of_different_operators_are_not_compared() -> None:
     assert straggling(20, "a", "b", "c", "b").bottleneck is Bottleneck.STORAGE
 
 
-def test_too_small_a_window() -> None:
+@pytest.mark.parametrize("mebibytes", [1, 2, 4])
+def test_too_small_a_window(mebibytes: int) -> None:
     records = Records()
-    ended = records.read(Device(10 * RATE, latency=0.02, window=2 * MIB), 50)
+    ended = records.read(Device(10 * RATE, latency=0.02, window=mebibytes * MIB), 50)
     found = verdict(records.trace(ended))
     assert found.bottleneck is Bottleneck.WINDOW
-    assert "at most 2 MiB were inside the device" in found.sentences[0]
+    assert f"at most {mebibytes} MiB were inside the device" in found.sentences[0]
+
+
+def test_one_chunk_at_a_time_is_enough_for_a_device_without_latency() -> None:
+    records = Records()
+    ended = records.read(Device(RATE, window=MIB), 50)
+    assert verdict(records.trace(ended)).bottleneck is Bottleneck.STORAGE
 
 
 @pytest.mark.parametrize("latency", [0.0, 0.001, 0.02])
