@@ -210,6 +210,8 @@ class LinkQueue:
         self.policy = policy
         self.window = Window(limits, policy.window_bytes)
         self.outstanding_bytes = 0
+        self.stalled_bytes = 0
+        """Inside the device, and not counted in `outstanding_bytes`."""
         self.written_off_bytes = 0
         self.waiters = Waiters()
         self._waiters_go_first = False
@@ -277,6 +279,17 @@ class LinkQueue:
         self.outstanding_bytes -= length
         assert self.outstanding_bytes >= 0, "more bytes left the device than entered it"
         self.window.note_end(now, length, started_at, self.outstanding_bytes)
+
+    def set_aside(self, length: int, now: float) -> None:
+        """A chunk is stuck in the device: others need not wait for it to leave."""
+        self.outstanding_bytes -= length
+        self.stalled_bytes += length
+        self.window.give_up_measuring(now)
+
+    def bring_back(self, length: int) -> None:
+        """It leaves after all."""
+        self.stalled_bytes -= length
+        self.outstanding_bytes += length
 
     def has_room(self, flow: ParkedFlow, length: int) -> bool:
         """As a gate."""

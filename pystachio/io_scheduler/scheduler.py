@@ -43,6 +43,7 @@ from pystachio.io_scheduler.leases import Leases, Ranks
 from pystachio.io_scheduler.policy import POLICIES, Flow, LinkQueue, Plan, Policy, TransferProgress
 from pystachio.io_scheduler.request import CreditPool, Extent, Link, PriorityClass, Transfer
 from pystachio.io_scheduler.resources import CreditBudget, Resource
+from pystachio.io_scheduler.stalls import STALLED_SECONDS, Stalls
 
 CHECK_SECONDS = 1.0
 """How often the chunks inside devices are checked for time-outs."""
@@ -64,6 +65,7 @@ class Scheduler:
         self._retries: list[tuple[float, int, TransferProgress, Extent]] = []
         self._sequence = 0
         self._leases = Leases()
+        self._stalls = Stalls()
         self._checked_at = 0.0
         self._inside = 0
 
@@ -146,7 +148,8 @@ class Scheduler:
             if progress.budget is not None:
                 credited[progress.budget] += progress.credited
         for queue in self._links.values():
-            assert queue.outstanding_bytes == outstanding[queue], "the window counts what is in the device"
+            inside = queue.outstanding_bytes + queue.stalled_bytes
+            assert inside == outstanding[queue], "the window counts what is in the device"
             for flow in queue.flows():
                 assert flow.head() is None or flow.backlogged or flow.parked_on is not None, "a flow was forgotten"
                 assert not (flow.backlogged and flow.parked_on is not None), "a flow is in its lane or parked"
@@ -347,6 +350,8 @@ class Scheduler:
             return [] if budget is None else self._release_credit(budget, length, now)
         length, started_at = progress.outstanding.pop(offset)
         self._inside -= 1
+        if self._stalls:
+            self._stalls.bring_back(transfer_id, offset, length)
         progress.queue.settle(length, started_at, now)
         if error is not None and progress.error is None:
             self._retry_or_fail(progress, Extent(offset, length), error, actions, now)
@@ -451,15 +456,22 @@ class Scheduler:
         return actions
 
     def _check_timeouts(self, actions: list[Action], now: float) -> None:
+        relieved: dict[LinkQueue, None] = {}
         for progress in tuple(self._transfers.values()):
             limit = progress.queue.limits.timeout_seconds
             oldest = min((started_at for _, started_at in progress.outstanding.values()), default=now)
+            if now - oldest >= STALLED_SECONDS and self._stalls.set_aside(progress, now):
+                relieved[progress.queue] = None
+                if progress.gate is not None:
+                    relieved[progress.gate] = None
             if now - oldest <= limit:
                 continue
             if progress.error is None:
                 self._fail(progress, _timed_out(progress, limit), actions, now)
             elif now - oldest > 2.0 * limit:
                 self._write_off(progress, actions, now)
+        for queue in relieved:
+            self._share(queue, actions, now)
 
     def _write_off(self, progress: TransferProgress, actions: list[Action], now: float) -> None:
         """The device does not let go. Whoever waits must not wait for ever, and the link may be of use to others."""
@@ -468,6 +480,7 @@ class Scheduler:
         chunks, progress.outstanding = progress.outstanding, {}
         self._inside -= len(chunks)
         for offset, (length, _) in chunks.items():
+            self._stalls.bring_back(transfer_id, offset, length)
             self._lost[transfer_id, offset] = (progress.queue, progress.budget, length)
             progress.credited -= length if progress.budget is not None else 0
             progress.queue.written_off_bytes += length
@@ -491,7 +504,7 @@ class Scheduler:
             waiting_transfers=len(waiting),
             waiting_bytes=sum(progress.remaining for progress in waiting),
             parked_transfers=parked,
-            outstanding_bytes=queue.outstanding_bytes,
+            outstanding_bytes=queue.outstanding_bytes + queue.stalled_bytes,
             window_bytes=window.nbytes,
             chunk_bytes=window.chunk_bytes,
             bytes_per_second=window.rate,

@@ -15,7 +15,7 @@ from functools import partial
 from itertools import count
 from typing import assert_never
 
-from pystachio.errors import Cancelled, InternalError, PystachioError
+from pystachio.errors import Cancelled, DataError, InternalError, PystachioError
 from pystachio.io_scheduler.activity import IoActivity, link_use
 from pystachio.io_scheduler.buffers import BufferPool, BufferStatistics
 from pystachio.io_scheduler.client import TransferClient
@@ -61,6 +61,9 @@ from pystachio.io_scheduler.request import (
 )
 from pystachio.io_scheduler.scheduler import Scheduler
 from pystachio.io_scheduler.submission import PendingChunk, PendingTransfer, Request, Submission
+
+_TIMER_SLACK_SECONDS = 0.001
+"""Loops round, uvloop to milliseconds: a timer that rings a little early would be set again and again."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,6 +117,7 @@ class IoSchedulerService:
         self._submitted: list[Transfer] = []
         self._turn_is_due = False
         self._timer: asyncio.TimerHandle | None = None
+        self._timer_due = 0.0
         self._windows: dict[Link, int] = {}
         # Written by the devices' threads.
         self._ended: deque[tuple[int, int, ChunkEnd]] = deque()
@@ -339,10 +343,16 @@ class IoSchedulerService:
             self._drained.set()
 
     def _set_timer(self, now: float) -> None:
-        """At most one timer is set: what becomes due earlier than it, a retry, waits for a part of a second."""
+        """At most one timer is set."""
         wake = self._core.next_wake()
-        if wake is not None and self._loop is not None:
-            self._timer = self._loop.call_later(max(0.0, wake - now), self._tick)
+        if wake is None or self._loop is None:
+            return
+        if self._timer is not None:
+            if self._timer_due <= wake:
+                return
+            self._timer.cancel()
+        self._timer = self._loop.call_later(max(0.0, wake - now) + _TIMER_SLACK_SECONDS, self._tick)
+        self._timer_due = wake
 
     def _tick(self) -> None:
         self._timer = None
@@ -443,6 +453,8 @@ class IoSchedulerService:
             return
         transferred, path, error = end.transferred, end.path, end.error
         pending = chunk.pending
+        if error is None and transferred < chunk.request.required:
+            error = DataError(f"a device moved too few bytes: {pending.submission.path}")
         pending.account.record_chunk(transferred, path, error is not None, chunk.queue_seconds, now - chunk.started_at)
         if self.history.enabled:
             transfer, submission = pending.transfer, pending.submission
@@ -466,6 +478,8 @@ class IoSchedulerService:
             self._act(self._core.handle(ChunkCompleted(transfer_id, offset), now), now)
         else:
             self._act(self._core.handle(ChunkFailed(transfer_id, offset, error), now), now)
+            # It may be tried again before anything else is due.
+            self._set_timer(now)
 
     def _write_off(self, transfer_id: int, offsets: Sequence[int]) -> None:
         """The chunks' memory and file stay referenced until the device lets go of them, if ever."""

@@ -120,6 +120,13 @@ class Window:
             self._epoch_bytes = self._epoch_chunks = 0
             self.is_limited = False
 
+    def give_up_measuring(self, now: float) -> None:
+        """The chunk that was to tell the latency is stuck."""
+        self._alone = False
+        if self.is_measuring:
+            self.is_measuring = False
+            self._measure_at = now + MEASUREMENT_SECONDS
+
     @property
     def _epoch_is_long(self) -> bool:
         if self.rate is None:

@@ -137,6 +137,8 @@ class EmulatedDevice:
 
     def _note_due(self, operation: _Operation) -> None:
         operation.is_due = True
+        # The timer knows the operation: a ring would keep the chunk's buffer.
+        operation.timer = None
         if operation.end is not None:
             self._finish(operation, operation.end, operation.due_at)
 
