@@ -1,7 +1,7 @@
 """What tracing costs on the TPC-H run, and how often a verdict names the right bottleneck.
 
-The cost: the same queries in two sessions of one process, one with tracing and one without, in pairs whose order
-alternates; the median over the pairs of each query, the geometric mean over the queries. The verdicts: the ten plans of
+The cost: the same queries in three sessions of one process, one with tracing and two without, in rounds whose order
+changes; the median over the rounds of each query, the geometric mean over the queries. The verdicts: the ten plans of
 `trace_cases`, each bounded by one thing.
 """
 
@@ -12,7 +12,7 @@ import math
 import statistics
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from itertools import repeat
 from pathlib import Path
 
@@ -32,13 +32,20 @@ EVENTS = 100_000
 
 
 def run(*, scale: float, quick: bool) -> list[Figure]:
-    wall, processor, samples = _overhead(data.tpch(scale), pairs=12 if quick else 16)
+    rounds = 9 if quick else 15
+    wall, processor, noise = _overhead(data.tpch(scale), rounds)
     named, total = _verdicts(repetitions=1 if quick else 3)
     return [
         Figure(
-            "TPC-H with tracing over without, wall time, geometric mean of 22", wall, "ratio", 1.02, samples=samples
+            "TPC-H with tracing over without, wall time, geometric mean of 22",
+            wall,
+            "ratio",
+            1.02,
+            peers={"without over without": noise},
+            samples=rounds,
         ),
-        Figure("the same, processor time", processor, "ratio", samples=samples),
+        Figure("the same without on both sides: the noise of the measurement", noise, "ratio", samples=rounds),
+        Figure("with over without, processor time", processor, "ratio", samples=rounds),
         Figure(
             "verdicts that name the bottleneck, of ten constructed cases",
             named / total * len(CASES),
@@ -55,35 +62,43 @@ def run(*, scale: float, quick: bool) -> list[Figure]:
     ]
 
 
-def _overhead(folder: Path, pairs: int) -> tuple[float, float, int]:
-    sessions = {traced: pystachio.connect(threads=THREADS, tracing=traced) for traced in (True, False)}
-    for session in sessions.values():
+def _overhead(folder: Path, rounds: int) -> tuple[float, float, float]:
+    """Ratios over the session without tracing: of the traced one's wall and processor time, and of a second one's
+    wall time that does not trace either."""
+    traced, plain, again = (pystachio.connect(threads=THREADS, tracing=tracing) for tracing in (True, False, False))
+    sessions = (traced, plain, again)
+    for session in sessions:
         data.register(session, folder)
     wall: list[float] = []
     processor: list[float] = []
-    sys.stdout.write(f"{'query':<6}{'off ms':>10}{'on/off':>10}{'processor':>12}\n")
+    noise: list[float] = []
+    sys.stdout.write(f"{'query':<6}{'off ms':>10}{'on/off':>10}{'processor':>12}{'off/off':>10}\n")
     for name, sql in data.queries().items():
-        for session in sessions.values():
+        for session in sessions:
             session.sql(sql).to_arrow()
-        measured = [_pair(sessions, sql, traced_first=bool(index % 2)) for index in range(pairs)]
-        wall.append(statistics.median(on[0] / off[0] for on, off in measured))
-        processor.append(statistics.median(on[1] / off[1] for on, off in measured))
-        off_ms = statistics.median(off[0] for _, off in measured) * 1e3
-        sys.stdout.write(f"{name:<6}{off_ms:>10.1f}{wall[-1]:>10.3f}{processor[-1]:>12.3f}\n")
+        measured = [_round(sessions, sql, first=number % len(sessions)) for number in range(rounds)]
+        wall.append(statistics.median(on[0] / off[0] for on, off, _ in measured))
+        processor.append(statistics.median(on[1] / off[1] for on, off, _ in measured))
+        noise.append(statistics.median(other[0] / off[0] for _, off, other in measured))
+        off_ms = statistics.median(off[0] for _, off, _ in measured) * 1e3
+        sys.stdout.write(f"{name:<6}{off_ms:>10.1f}{wall[-1]:>10.3f}{processor[-1]:>12.3f}{noise[-1]:>10.3f}\n")
         sys.stdout.flush()
-    for session in sessions.values():
+    for session in sessions:
         session.close()
-    return _geometric_mean(wall), _geometric_mean(processor), pairs
+    return _geometric_mean(wall), _geometric_mean(processor), _geometric_mean(noise)
 
 
 Times = tuple[float, float]
+"""Wall and processor seconds."""
 
 
-def _pair(sessions: dict[bool, pystachio.Session], sql: str, *, traced_first: bool) -> tuple[Times, Times]:
-    """Wall and processor seconds with tracing and without."""
-    order = (True, False) if traced_first else (False, True)
-    times = {traced: _times(sessions[traced], sql) for traced in order}
-    return times[True], times[False]
+def _round(sessions: Sequence[pystachio.Session], sql: str, first: int) -> list[Times]:
+    """Each session once; which is first changes from round to round."""
+    times: list[Times] = [(0.0, 0.0)] * len(sessions)
+    for step in range(len(sessions)):
+        position = (first + step) % len(sessions)
+        times[position] = _times(sessions[position], sql)
+    return times
 
 
 def _times(session: pystachio.Session, sql: str) -> Times:
