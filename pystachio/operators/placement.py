@@ -14,6 +14,7 @@ import torch
 
 from pystachio.operators.batch import Batch
 from pystachio.operators.column import BytesColumn, Column, Dictionary, DictionaryColumn, FixedColumn, WideDecimalColumn
+from pystachio.runtime.devices import device_place
 from pystachio.runtime.metrics import count_in_job
 from pystachio.runtime.streams import Stream
 
@@ -60,7 +61,7 @@ def values_on(dictionary: Dictionary, device: torch.device) -> BytesColumn | Fix
     """The dictionary's values on `device`; the copy is kept with the dictionary."""
     if device.type == "cpu":
         return dictionary.values
-    key = ("values", device)
+    key = ("values", device_place(device))
     known = dictionary.derived.get(key)
     if known is None:
         known = dictionary.derived.setdefault(key, column_on(dictionary.values, device))
@@ -72,7 +73,7 @@ def table_on(dictionary: Dictionary, name: object, table: torch.Tensor, device: 
     """`table`, derived from the dictionary and known by `name`, on `device`; the copy is kept with the dictionary."""
     if table.device == device:
         return table
-    key = ("table", name, device)
+    key = ("table", name, device_place(device))
     known = dictionary.derived.get(key)
     if known is None:
         count_in_job(COPIED_TO_DEVICE, table.nbytes)

@@ -1,11 +1,12 @@
 """Computing on a CUDA device: launched from worker threads, awaited through events.
 
-All kernels of a device run on its default stream, whichever thread launches them. One order for everything is what
-makes the rest safe without bookkeeping: the allocator hands freed memory out again in that order, threads may drop
-tensors that others made, plans share tables derived from a dictionary, and the client's own torch code on results comes
-behind ours. Launches are short and come by the plans' rank, so a plan's urgency decides who launches next; batches are
-large enough that kernels gain little from running beside each other. Copies to the device have a stream of their own
-and overlap with kernels.
+All kernels of a plan run on one stream, whichever thread launches them. One order for everything is what makes the
+rest safe without bookkeeping: the allocator hands freed memory out again in that order, and threads may drop tensors
+that others made. Plans that are interactive when they start share a stream of high priority, the others the default
+one: the device takes the urgent kernels' blocks first, whatever batch plans have queued. Tensors that outlive a plan
+are kept for each stream separately (`device_place`). A class that changes later orders launches, which are short and
+come by the plans' rank; the stream stays. Batches are large enough that kernels gain little from running beside each
+other. Copies to the device have a stream of their own and overlap with kernels.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from typing import Generic, ParamSpec, TypeVar
 
 import torch
 
+from pystachio.io_scheduler.request import PriorityClass
 from pystachio.runtime.metrics import OperatorMetrics, job_metrics
 from pystachio.runtime.plan_entry import PlanEntry
 from pystachio.runtime.streams import Stream, measured, run_job
@@ -23,6 +25,8 @@ from pystachio.runtime.worker_pool import WorkerPool
 
 P = ParamSpec("P")
 R = TypeVar("R")
+
+_HIGH_PRIORITY = -1
 
 
 class CudaStreams:
@@ -35,9 +39,13 @@ class CudaStreams:
         self._launchers = launchers
         self._event_waiters = WorkerPool(threads, name="pystachio-cuda-event")
         self._uploads: torch.cuda.Stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+        self._urgent: torch.cuda.Stream = torch.cuda.Stream(device, priority=_HIGH_PRIORITY)  # type: ignore[no-untyped-call]
 
     def open(self, plan: PlanEntry, metrics: OperatorMetrics) -> Stream:
-        return CudaStream(self._device, self._launchers, self._event_waiters, self._uploads, plan, metrics)
+        """All of a plan's operators are opened at its start, before its class can change."""
+        is_urgent = plan.priority == PriorityClass.INTERACTIVE
+        kernels = self._urgent if is_urgent else torch.cuda.default_stream(self._device)
+        return CudaStream(self._device, self._launchers, self._event_waiters, kernels, self._uploads, plan, metrics)
 
     async def close(self) -> None:
         await self._event_waiters.close()
@@ -56,6 +64,7 @@ class CudaStream:
         device: torch.device,
         launchers: WorkerPool,
         event_waiters: WorkerPool,
+        kernels: torch.cuda.Stream,
         uploads: torch.cuda.Stream,
         plan: PlanEntry,
         metrics: OperatorMetrics,
@@ -63,12 +72,13 @@ class CudaStream:
         self.device = device
         self._launchers = launchers
         self._event_waiters = event_waiters
+        self._kernels = kernels
         self._uploads = uploads
         self._plan = plan
         self._metrics = metrics
 
     async def run(self, function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
-        launch = _Launch(partial(function, *args, **kwargs), self.device, self._metrics)
+        launch = _Launch(partial(function, *args, **kwargs), self._kernels, self._metrics)
         try:
             return await run_job(self._launchers, self._plan, measured(self._metrics, launch))
         finally:
@@ -98,20 +108,19 @@ def _pinned(tensor: torch.Tensor) -> torch.Tensor:
 class _Launch(Generic[R]):
     """The job of a launching thread. `launched` is the event behind all that it put on its stream."""
 
-    def __init__(self, call: Callable[[], R], device: torch.device, metrics: OperatorMetrics) -> None:
+    def __init__(self, call: Callable[[], R], kernels: torch.cuda.Stream, metrics: OperatorMetrics) -> None:
         self._call = call
-        self._device = device
+        self._kernels = kernels
         self._metrics = metrics
         self.launched: torch.cuda.Event | None = None
         self.launched_at = 0.0
 
     def __call__(self) -> R:
         self.launched_at = self._metrics.clock.now()
-        stream = torch.cuda.default_stream(self._device)
-        with torch.cuda.stream(stream), job_metrics(self._metrics):
+        with torch.cuda.stream(self._kernels), job_metrics(self._metrics):
             try:
                 return self._call()
             finally:
                 event = torch.cuda.Event(blocking=True)  # type: ignore[no-untyped-call]
-                event.record(stream)
+                event.record(self._kernels)
                 self.launched = event

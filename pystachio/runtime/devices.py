@@ -31,6 +31,14 @@ def choose_device(requested: str = "auto") -> torch.device:
             raise _no_such_device(requested, available)
 
 
+def device_place(device: torch.device) -> object:
+    """By what a tensor on `device` that outlives its plan is known; in a job of a stream.
+
+    Plans may compute on different streams, whose kernels have no order between them: each has a copy of its own.
+    """
+    return device if device.type != "cuda" else (device, torch.cuda.current_stream(device))
+
+
 def cuda_device_count() -> int:
     """Zero on a CPU build of torch, where most of torch.cuda raises."""
     if not torch.accelerator.is_available():

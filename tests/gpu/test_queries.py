@@ -76,6 +76,18 @@ def test_statements_without_codes_and_direct_addresses(
     device.require_no_misuse()
 
 
+@pytest.mark.parametrize("sql", statements()[::2])
+def test_plans_on_streams_of_their_own_share_what_is_kept_of_tables(
+    device: Device, session: pystachio.Session, oracle: duckdb.DuckDBPyConnection, sql: str
+) -> None:
+    """Interactive plans compute on another stream than the rest: nothing that one writes is read by the other."""
+    results = [session.sql(sql, priority=priority) for priority in ("interactive", "normal", "interactive", "batch")]
+    expected = oracle.execute(sql).fetchall()
+    for result in results:
+        require_equal(result.to_arrow(), expected, sql)
+    device.require_no_misuse()
+
+
 def test_copies_to_the_host_are_shown(session: pystachio.Session) -> None:
     numbers = session.sql("select skewed, sum(price) from facts group by skewed")
     texts = session.sql("select upper(text) from facts")

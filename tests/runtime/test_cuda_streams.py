@@ -35,8 +35,9 @@ class FakeDevice:
         fake = self
 
         class Stream:
-            def __init__(self, device: torch.device) -> None:
+            def __init__(self, device: torch.device, priority: int = 0) -> None:
                 assert device == DEVICE
+                self.priority = priority
 
         class Event:
             def __init__(self, blocking: bool) -> None:
@@ -125,10 +126,15 @@ async def test_cancellation_waits_for_the_device(device: FakeDevice, streams: Cu
     assert plan.external == 0
 
 
-async def test_all_plans_launch_on_the_default_stream(device: FakeDevice, streams: CudaStreams) -> None:
+async def test_interactive_plans_launch_on_a_stream_of_high_priority_and_the_others_on_the_default_one(
+    device: FakeDevice, streams: CudaStreams
+) -> None:
     device.done.set()
-    used = [await open_stream(streams, priority)[0].run(lambda: device.current[-1]) for priority in (2, 1, 0)]
-    assert set(used) == {torch.cuda.default_stream(DEVICE)}
+    used = [await open_stream(streams, priority)[0].run(lambda: device.current[-1]) for priority in (2, 1, 0, 0)]
+    batch, normal, interactive, other_interactive = used
+    assert batch is normal is torch.cuda.default_stream(DEVICE)
+    assert interactive is other_interactive is not normal
+    assert interactive.priority < batch.priority, "a lower number goes first"  # type: ignore[attr-defined]
 
 
 async def test_the_launch_and_the_devices_work_are_traced(device: FakeDevice, streams: CudaStreams) -> None:

@@ -21,6 +21,7 @@ from pystachio.operators.functions.units import step_of, ticks
 from pystachio.operators.kernels import dates as kernels
 from pystachio.operators.kernels.bounds import bounds_of
 from pystachio.operators.kernels.selection import plain
+from pystachio.runtime.devices import device_place
 
 _DAY_UNITS: Final = frozenset({"day", "week", "month", "quarter", "year", "decade", "century", "millennium"})
 _TICKS: Final = {
@@ -92,14 +93,14 @@ def _of_days(name: str, days: torch.Tensor, valid: torch.Tensor | None) -> Fixed
         return FixedColumn(pa.int64(), _OF_DAYS[name](days))
     # Starting on multiples of a year or so lets batches whose ranges differ a little share a table.
     low, high = low // 512 * 512, high // 512 * 512 + 511
-    table, bounds = _table(name, low, high, days.device)
+    table, bounds = _table(name, low, high, days.device, device_place(days.device))
     kept = days if valid is None else torch.where(valid, days, low)
     positions = kept.to(torch.int32) - low
     return FixedColumn(pa.int64(), table.index_select(0, positions), None, bounds)
 
 
 @lru_cache(maxsize=256)
-def _table(name: str, low: int, high: int, device: torch.device) -> tuple[torch.Tensor, Bounds]:
+def _table(name: str, low: int, high: int, device: torch.device, place: object) -> tuple[torch.Tensor, Bounds]:
     values = _OF_DAYS[name](torch.arange(low, high + 1))
     bounds = (int(values.min()), int(values.max()))
     return values.to(narrowest_dtype(bounds)).to(device), bounds
