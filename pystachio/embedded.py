@@ -14,6 +14,7 @@ from collections import Counter
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
+from textwrap import shorten
 
 import pyarrow as pa
 import torch
@@ -56,6 +57,7 @@ _CATALOG_PLAN = "catalog"
 """The ledger's name for reads that belong to no plan: footers and samples."""
 _DEVICE_MEMORY_FRACTION = 0.8
 _LONGEST_LABEL = 60
+_LONGEST_TITLE = 100
 _LABEL_TAIL = re.compile(r"( by)? \[| build=")
 _IDLE_BUFFER_SHARE = 8
 """Read buffers between two uses keep at most this part of the memory budget, beside it."""
@@ -142,10 +144,10 @@ class EmbeddedNode:
 
     def submit(self, plan: PhysicalPlan, urgency: Urgency, label: str) -> RunningPlan:
         """Start the plan, which people know by `label`; its rows wait for `RunningPlan.next_batch`."""
-        running = RunningPlan(self, plan)
+        running = RunningPlan(self, plan, label)
 
         async def start() -> None:
-            await running.start(self._host.node, urgency, label)
+            await running.start(self._host.node, urgency)
 
         self._host.call(start()).result()
         return running
@@ -172,6 +174,7 @@ class EmbeddedNode:
         async def take() -> PlanTrace:
             return plan_trace.take(
                 plan.plan_id,
+                title=shorten(plan.label, _LONGEST_TITLE, placeholder=" …"),
                 submitted=submitted,
                 now=time.monotonic(),
                 history=self._transfers.history,
@@ -193,9 +196,10 @@ class EmbeddedNode:
 class RunningPlan:
     """A plan on the node, from submission on; keeps the node alive."""
 
-    def __init__(self, node: EmbeddedNode, plan: PhysicalPlan) -> None:
+    def __init__(self, node: EmbeddedNode, plan: PhysicalPlan, label: str) -> None:
         self.plan_id = uuid.uuid4().hex[:12]
         self.plan = plan
+        self.label = label
         self._node = node
         self._submitted = time.monotonic()
         self._seconds: float | None = None
@@ -211,7 +215,7 @@ class RunningPlan:
             ]
         )
 
-    async def start(self, node: Node, urgency: Urgency, label: str) -> None:
+    async def start(self, node: Node, urgency: Urgency) -> None:
         """On the node's loop."""
         self._graph: asyncio.Future[Graph | None] = asyncio.get_running_loop().create_future()
 
@@ -222,7 +226,7 @@ class RunningPlan:
             return graph.tasks
 
         self._handle: PlanHandle = await node.submit(
-            build, plan_id=self.plan_id, priority=urgency.priority, deadline=urgency.deadline, label=label
+            build, plan_id=self.plan_id, priority=urgency.priority, deadline=urgency.deadline, label=self.label
         )
         self._watcher = asyncio.create_task(self._watch(), name=f"{self.plan_id}/watch")
 

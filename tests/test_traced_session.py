@@ -91,7 +91,7 @@ def test_a_trace_file(session: pystachio.Session, tmp_path: Path) -> None:
     trace.ParseFromString((tmp_path / "q.pftrace").read_bytes())
     names = Counter(packet.track_descriptor.name for packet in trace.packet if packet.HasField("track_descriptor"))
     assert {"Operators", "Links", "Memory", "Workers and streams", "Scan t", "Scan u"} <= names.keys()
-    assert names[f"Plan {result.plan_id} (normal)"] == 1
+    assert names[f"Plan {result.plan_id} (normal): {STATEMENT}"] == 1
 
 
 def test_a_trace_while_the_plan_runs(session: pystachio.Session) -> None:

@@ -65,7 +65,8 @@ class _Export:
 
     def content(self) -> bytes:
         trace, file = self._trace, self._file
-        self._plan = file.track(f"Plan {trace.plan_id} ({trace.priority.name.lower()}) {trace.title}".rstrip())
+        title = f": {trace.title}" if trace.title else ""
+        self._plan = file.track(f"Plan {trace.plan_id} ({trace.priority.name.lower()}){title}")
         details: dict[str, str | int | float] = {"verdict": str(verdict(trace))}
         for phase in sorted(trace.tracing.phases, key=lambda phase: phase.started):
             if phase.plan_id == trace.plan_id:
