@@ -18,6 +18,8 @@ from pystachio.io_scheduler.service import IoSchedulerService
 CHUNK = 1000
 RATE = 100_000.0
 """Bytes a second of each disk: a chunk takes ten milliseconds."""
+LATE_SECONDS = 10.0
+"""More than any fault lasts, unless for ever."""
 
 
 def content(name: str, nbytes: int) -> bytes:
@@ -132,7 +134,7 @@ async def disks(
         # What is late comes back before the service stops.
         for device in found.faulty.values():
             device.release()
-        await asyncio.sleep(0.1)
+        await asyncio.sleep(LATE_SECONDS)
     finally:
         await service.stop()
     assert not found.broken, found.broken
