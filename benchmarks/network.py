@@ -32,7 +32,7 @@ CARRIERS = ("TCP", "UCX")
 
 
 def run(*, scale: float, quick: bool) -> list[Figure]:
-    rounds = 3 if quick else 9
+    rounds = 2 if quick else 9
     figures = _run(_throughput(rounds))
     samples = 40 if quick else 300
     for rate, network_name in ((SLOW_NETWORK, "network of 200 MB/s"), (None, "loopback")):
@@ -127,7 +127,7 @@ async def _throughput(rounds: int) -> list[Figure]:
                 if number:
                     trips.setdefault(name, []).append(trip)
                 for size in SIZES:
-                    rate = await _measure_rate(send, buffer[:size], max(8, (128 << 20) // size))
+                    rate = await _measure_rate(send, buffer[:size], max(FLOOD_LANES, (128 << 20) // size))
                     if number:
                         rates.setdefault((name, size), []).append(rate)
     figures = []

@@ -233,6 +233,10 @@ class Inbox:
             typed = error if isinstance(error, PystachioError) else InternalError(f"a message did not come: {error!r}")
             self._refuse(message, typed)
             raise message.error or typed
+        if self._service.history.enabled:
+            now = self._service.now()
+            for transfer_id in submission.transfer_ids:
+                self._service.history.consumed(transfer_id, now)
 
     def _give_up(self, message: IncomingMessage, error: PystachioError) -> None:
         """Nothing more of it comes, for a reason that the peer knows."""

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple, Protocol
 
 from pystachio.io_scheduler.devices import Device
+from pystachio.io_scheduler.history import History
 from pystachio.io_scheduler.network.messages import MessageDevice
 from pystachio.io_scheduler.request import Link
 from pystachio.io_scheduler.submission import Request, Submission
@@ -14,6 +15,11 @@ from pystachio.io_scheduler.submission import Request, Submission
 
 class TransferService(Protocol):
     """What a network needs of `service.IoSchedulerService`, which says more."""
+
+    @property
+    def history(self) -> History: ...
+
+    def now(self) -> float: ...
 
     def submit(
         self,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -11,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from pystachio.errors import InternalError, InvalidRequest, NodeLost
+from pystachio.errors import Cancelled, InternalError, InvalidRequest, NodeLost
 from pystachio.io_scheduler.devices import Device
 from pystachio.io_scheduler.devices.emulated import EmulatedDevice
 from pystachio.io_scheduler.network.frames import Carrier
@@ -243,3 +244,29 @@ async def test_cancelling_on_an_emulated_network() -> None:
             into[:] = bytes(2 << 20)
             await talk(a, b, 99)
             assert not any(into[::4096])
+
+
+@pytest.mark.parametrize("side", ["sender", "receiver"])
+async def test_cancelling_the_plan_at_one_end_ends_it_at_the_other(side: str) -> None:
+    async with nodes("a", "b", emulate=slow) as (a, b):
+        await a.network.connect("b", *b.address)
+        await b.joined.get()
+        into = memoryview(bytearray(4 << 20))
+        sending = asyncio.create_task(a.network.send("b", key(), memoryview(b"x" * (4 << 20))))
+        receiving = asyncio.create_task(b.network.receive("a", key(), into))
+        await until(partial(into.__getitem__, 1 << 20))
+        (a if side == "sender" else b).service.cancel_plan("normal")
+        ends = await asyncio.gather(sending, receiving, return_exceptions=True)
+        assert all(isinstance(end, Cancelled) for end in ends), ends
+        await talk(a, b, 1, "interactive")
+
+
+async def test_connections_leave_no_descriptors_behind() -> None:
+    async with nodes("a", "b") as (a, b):
+        before = len(os.listdir("/proc/self/fd"))
+        for _ in range(20):
+            await a.network.connect("b", *b.address)
+            await b.joined.get()
+            b.network.disconnect("a", "enough")
+            await a.lost.get()
+        await until(lambda: len(os.listdir("/proc/self/fd")) <= before)
