@@ -6,6 +6,7 @@ import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import duckdb
 import pyarrow as pa
@@ -15,6 +16,11 @@ import torch
 import pystachio
 from pystachio.cli import tpch as standard
 from pystachio.cli.oracle import DuckDB, disagreement
+from pystachio.operators.column import Dictionary, FixedColumn
+from pystachio.operators.functions import dates as date_tables
+from pystachio.operators.placement import table_on
+from pystachio.runtime.devices import device_place
+from tests.fake_device import FakeStream
 from tests.gpu.conftest import Device
 from tests.queries.tables import duckdb_over, register, statements, write_tables
 
@@ -85,6 +91,25 @@ def test_plans_on_streams_of_their_own_share_what_is_kept_of_tables(
     expected = oracle.execute(sql).fetchall()
     for result in results:
         require_equal(result.to_arrow(), expected, sql)
+    device.require_no_misuse()
+
+
+def test_tables_are_kept_for_each_stream(device: Device) -> None:
+    """A stream does not see when another one has written."""
+    if device.stand_in is None:
+        pytest.skip("a real device does not tell what it got away with")
+    values = torch.tensor([3, 1, 2])
+    dictionary = Dictionary(FixedColumn(pa.int64(), values, None, (1, 3)))
+    used: list[Any] = []
+    for stream in (FakeStream("urgent"), device.stand_in.default):
+        with device.stand_in.stream(stream):
+            codes = torch.tensor([2, 0]).to(device.torch_device)
+            ranks = table_on(dictionary, "ranks", values, device.torch_device)
+            used.append(ranks.index_select(0, codes))
+            used.append(
+                date_tables._table("year", 0, 511, device.torch_device, device_place(device.torch_device))[0] + 0
+            )
+    assert [tensor.numbers.tolist()[0] for tensor in used] == [2, 1970, 2, 1970]
     device.require_no_misuse()
 
 
