@@ -17,7 +17,8 @@ _WORTH_MENTIONING = 0.1
 _BEFORE_A_GRANT = 0.0005
 """A waiter goes on so long after what it waited for was released, at most: it has to get its turn on the loop."""
 _CLEAR = 0.4
-"""The first bottleneck bounds the plan alone from this share on, else the second is named beside it."""
+"""The first bottleneck bounds the plan alone from this share on, else the next ones are named beside it."""
+_MOST = 0.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,12 +43,13 @@ def verdict(trace: PlanTrace) -> Verdict:
     found = attribute(trace)
     why = causes(trace, found)
     ranked = why.ranked()
-    # What no resource limits is a verdict only where nothing else has a share worth naming.
     named = [(each, share) for each, share in ranked if each is not Bottleneck.NONE and share >= _WORTH_MENTIONING]
-    bottleneck, share = named[0] if named else ranked[0]
+    nothing = Bottleneck.NONE, why.of(Bottleneck.NONE)
+    # What no resource limits is a verdict only where it is most of the time.
+    bottleneck, share = nothing if not named or nothing[1] > _MOST else named[0]
     words = _Words(trace, found, why)
     sentences = [words.main(bottleneck, share)]
-    sentences += words.others(bottleneck, named[1:]) if share < _CLEAR else []
+    sentences += words.others(bottleneck, named) if share < _CLEAR or bottleneck is Bottleneck.NONE else []
     sentences += words.held_up()
     if not trace.is_complete:
         sentences.append("The beginning of the plan is forgotten: its records no longer fit.")
@@ -78,9 +80,9 @@ class _Words:
         }
         return sentences[bottleneck](part, self._why.main_resource(bottleneck))
 
-    def others(self, bottleneck: Bottleneck, rest: Sequence[tuple[Bottleneck, float]]) -> list[str]:
-        named = [f"{each} {share:.0%}" for each, share in rest[:2] if each is not bottleneck]
-        return [f"No resource did so alone: {' and '.join(named)} of its time come next."] if named else []
+    def others(self, bottleneck: Bottleneck, ranked: Sequence[tuple[Bottleneck, float]]) -> list[str]:
+        named = [f"{each} ({share:.0%})" for each, share in ranked if each is not bottleneck]
+        return [f"Next: {', '.join(named[:2])}."] if named else []
 
     def held_up(self) -> list[str]:
         """Whom the plan had to wait behind, where that took a part of its time worth mentioning."""
@@ -168,7 +170,10 @@ class _Words:
         return f"The client bounded this plan: for {part} results lay unread and nothing else was left to do."
 
     def _none(self, part: str, resource: str) -> str:
-        return f"No resource bounded this plan: for {part} nothing was under way that a resource limits."
+        return (
+            f"No resource bounded this plan: for {part} nothing was under way that a resource of the engine limits "
+            "(planning, hand-overs, other programs on the machine)."
+        )
 
     def _use(self, resource: str) -> LinkUse:
         return next(use for link, use in self._found.links.items() if str(link) == resource)

@@ -216,7 +216,15 @@ def test_shares_add_up_and_the_next_is_named_where_none_dominates() -> None:
     records.wait(WaitReason.CLIENT, 0.55, 0.75, "result")
     found = verdict(records.trace(1))
     assert sum(found.shares.values()) == pytest.approx(1)
-    assert "No resource did so alone: memory 25% and client 20% of its time come next." in found.sentences
+    assert "Next: memory (25%), client (20%)." in found.sentences
+
+
+def test_the_largest_resource_is_named_beside_much_that_none_limits() -> None:
+    records = Records(workers=1)
+    records.job(0, 0.3)
+    found = verdict(records.trace(1))
+    assert (found.bottleneck, found.sentences[1:]) == (Bottleneck.NONE, ("Next: compute (30%).",))
+    assert verdict(records.trace(0.55)).bottleneck is Bottleneck.COMPUTE
 
 
 def test_forgotten_records_are_admitted() -> None:
