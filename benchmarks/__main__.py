@@ -23,6 +23,7 @@ NAMES = (
     "network",
     "trace_cost",
     "isolation",
+    "overlap",
 )
 ON_A_GPU = ("answers", "tpch")
 
