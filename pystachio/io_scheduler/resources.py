@@ -100,7 +100,7 @@ class Budget:
         """A chunk larger than the whole budget fits when nothing else is there."""
         if self.waiters.reserved_for is not None and self.waiters.reserved_for is not flow:
             return False
-        return not self.used or self.used + length <= self._limit(flow)
+        return not self.used or self.used + length <= self.nbytes
 
     def take(self, length: int) -> None:
         self.used += length
@@ -108,9 +108,6 @@ class Budget:
     def give(self, length: int) -> None:
         self.used -= length
         assert self.used >= 0, "more was given back than taken"
-
-    def _limit(self, flow: ParkedFlow) -> int:
-        return self.nbytes
 
 
 class PeerBudget(Budget):
@@ -120,9 +117,26 @@ class PeerBudget(Budget):
 
 
 class CreditBudget(Budget):
-    """The memory of one stage. Nothing is larger than it: such transfers are refused."""
+    """The memory of one stage. `lost` bytes of it are in the hands of devices that do not let go of them.
 
-    __slots__ = ()
+    Nothing is larger than what is left: such transfers are refused.
+    """
 
-    def _limit(self, flow: ParkedFlow) -> int:
-        return self.nbytes * CREDIT_EIGHTHS[flow.urgency] // 8
+    __slots__ = ("lost",)
+
+    def __init__(self, nbytes: int) -> None:
+        super().__init__(nbytes)
+        self.lost = 0
+
+    @property
+    def left(self) -> int:
+        """What there is at best."""
+        return self.nbytes - self.lost
+
+    def has_room(self, flow: ParkedFlow, length: int) -> bool:
+        """A chunk of any class fits where nobody else has any."""
+        if self.waiters.reserved_for is not None and self.waiters.reserved_for is not flow:
+            return False
+        left = self.nbytes - self.lost
+        limit = left if self.used == self.lost else left * CREDIT_EIGHTHS[flow.urgency] // 8
+        return self.used + length <= self.lost + limit or not self.used

@@ -158,7 +158,7 @@ class Scheduler:
                     flow.head() is None for flow in queue.flows() if flow.backlogged
                 ), "an idle device has nothing waiting but what is parked"
         for budget in self._pools.values():
-            assert credited[budget] <= budget.used, "credit was given back that is still in use"
+            assert credited[budget] + budget.lost <= budget.used, "credit was given back that is still in use"
             first = budget.waiters.first(-math.inf)
             assert first is None or not budget.has_room(first, first.needs), "a flow is parked although there is room"
 
@@ -240,7 +240,7 @@ class Scheduler:
                 queue = self._links[link]
                 queues[queue] = None
             budget = None if transfer.credit is None else self._pools[transfer.credit]
-            if budget is not None and _least_credit(transfer, queue) > budget.nbytes:
+            if budget is not None and _least_credit(transfer, queue, budget) > budget.left:
                 actions.append(FailTransfer(transfer.transfer_id, _too_large(transfer, budget)))
                 continue
             gate = None if transfer.through is None else self._links[transfer.through]
@@ -347,7 +347,10 @@ class Scheduler:
         if progress is None or offset not in progress.outstanding:
             queue, budget, length = self._lost.pop((transfer_id, offset))
             queue.written_off_bytes -= length
-            return [] if budget is None else self._release_credit(budget, length, now)
+            if budget is None:
+                return []
+            budget.lost -= length
+            return self._release_credit(budget, length, now)
         length, started_at = progress.outstanding.pop(offset)
         self._inside -= 1
         if self._stalls:
@@ -467,6 +470,7 @@ class Scheduler:
             if now - oldest <= limit:
                 continue
             if progress.error is None:
+                relieved[progress.queue] = None
                 self._fail(progress, _timed_out(progress, limit), actions, now)
             elif now - oldest > 2.0 * limit:
                 self._write_off(progress, actions, now)
@@ -490,10 +494,32 @@ class Scheduler:
             if (peer := progress.queue.peer(progress.transfer)) is not None:
                 peer.give(length)
                 self._wake(peer, actions, now)
+            if progress.budget is not None:
+                progress.budget.lost += length
         self._end_transfer(progress, actions, now)
+        if progress.budget is not None:
+            self._refuse_too_large(progress.budget, actions, now)
+            self._wake(progress.budget, actions, now)
         self._share(progress.queue, actions, now)
         if progress.gate is not None:
             self._share(progress.gate, actions, now)
+
+    def _refuse_too_large(self, budget: CreditBudget, actions: list[Action], now: float) -> None:
+        """Memory was lost: fail what will never fit into the rest."""
+        queues: dict[LinkQueue, None] = {}
+        for progress in tuple(self._transfers.values()):
+            if (
+                progress.budget is not budget
+                or progress.error is not None
+                or not (progress.waits or progress.backing_off)
+            ):
+                continue
+            transfer = progress.transfer
+            is_paid = progress.credited > 0 and not transfer.by_chunk
+            if not is_paid and _least_credit(transfer, progress.queue, budget) > budget.left:
+                queues[progress.queue] = None
+                self._fail(progress, _too_large(transfer, budget), actions, now)
+        self._dispatch_all(queues, actions, now)
 
     def _link_statistics(self, link: Link, queue: LinkQueue) -> LinkStatistics:
         waiting = queue.waiting()
@@ -513,11 +539,15 @@ class Scheduler:
         )
 
 
-def _least_credit(transfer: Transfer, queue: LinkQueue) -> int:
-    """What it takes to make any progress."""
-    if transfer.by_chunk:
-        return min(transfer.extent.length, queue.limits.smallest_chunk_bytes)
-    return transfer.extent.length
+def _least_credit(transfer: Transfer, queue: LinkQueue, budget: CreditBudget) -> int:
+    """What it takes to make progress."""
+    if not transfer.by_chunk:
+        return transfer.extent.length
+    chunk_bytes = queue.limits.smallest_chunk_bytes
+    if budget.lost:
+        # No chance is taken with what may be the only place left: a quarter more may join the last chunk.
+        chunk_bytes = queue.limits.chunk_bytes + queue.limits.chunk_bytes // 4
+    return min(transfer.extent.length, chunk_bytes)
 
 
 def _cancelled(plan_id: str) -> Cancelled:
@@ -526,9 +556,9 @@ def _cancelled(plan_id: str) -> Cancelled:
 
 def _too_large(transfer: Transfer, budget: CreditBudget) -> ResourceExhausted:
     return ResourceExhausted(
-        f"a transfer of {transfer.extent.length:,} bytes is larger than the memory for it, {budget.nbytes:,} bytes",
+        f"a transfer of {transfer.extent.length:,} bytes is larger than the memory for it, {budget.left:,} bytes",
         setting="memory",
-        value=budget.nbytes,
+        value=budget.left,
         needed=transfer.extent.length,
         plan_id=transfer.plan_id,
     )
