@@ -6,12 +6,13 @@
 from pystachio.io_scheduler.request import PriorityClass
 from pystachio.io_scheduler.simulation.central_service import CentralService
 from pystachio.io_scheduler.simulation.exchanges import AllToAll, UrgentMessages
-from pystachio.io_scheduler.simulation.faults import Cancel, DeviceFault, Silence
+from pystachio.io_scheduler.simulation.faults import Cancel, DeviceFault, Rerank, Silence
 from pystachio.io_scheduler.simulation.hardware import GIB, GPU, KIB, MIB, NVME, PCIE, Device, Hardware, Network
 from pystachio.io_scheduler.simulation.outcome import ClassOutcome, LinkOutcome, Outcome
 from pystachio.io_scheduler.simulation.scenario import Scenario, built_in_names, find_policy, load_scenario, simulate
+from pystachio.io_scheduler.simulation.shared_scans import SharedScan
 from pystachio.io_scheduler.simulation.simulation import Deadlock
-from pystachio.io_scheduler.simulation.workloads import Queries, Scans, SharedScan
+from pystachio.io_scheduler.simulation.workloads import Queries, Scans
 
 __all__ = [
     "GIB",
@@ -33,6 +34,7 @@ __all__ = [
     "Outcome",
     "PriorityClass",
     "Queries",
+    "Rerank",
     "Scans",
     "Scenario",
     "SharedScan",

@@ -5,6 +5,7 @@ No byte is lost, moved twice or delivered twice, and what is under way or not ye
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -40,12 +41,14 @@ class _Account:
     arrived: dict[int, int] = field(default_factory=dict)
     delivered: dict[int, int] = field(default_factory=dict)
     failed: dict[int, int] = field(default_factory=dict)
-    """Chunks that wait to be tried again; their memory is still theirs."""
+    """Chunks that wait to be tried again."""
 
     def held(self) -> int:
         """Bytes of memory that the transfer itself, not yet its consumer, occupies."""
-        chunks = sum(self.inside.values()) + sum(self.failed.values()) + sum(self.arrived.values())
-        return chunks - sum(self.delivered.values())
+        if self.transfer.by_chunk:
+            # A chunk that waits to be tried again needs no memory meanwhile.
+            return sum(self.inside.values()) + sum(self.arrived.values()) - sum(self.delivered.values())
+        return self.transfer.extent.length if self.inside or self.arrived or self.failed else 0
 
 
 class Audit:
@@ -80,6 +83,14 @@ class Audit:
             self._fail(f"{len(self._accounts)} transfers never ended: {ids}")
         for pool, nbytes in self._consumers.items():
             self._require(nbytes == 0, f"{nbytes} bytes of {pool} were never released")
+
+    def written_off_bytes(self) -> Counter[CreditPool]:
+        """Memory that must not be used again, because a device has not ended what it was told to do."""
+        lost: Counter[CreditPool] = Counter()
+        for pool, length in self._written_off.values():
+            if pool is not None:
+                lost[pool] += length
+        return lost
 
     def _note_event(self, event: Event) -> None:
         match event:
@@ -166,9 +177,8 @@ class Audit:
             pool = account.transfer.credit
             if pool is not None:
                 held[pool] += account.held()
-        for pool, length in self._written_off.values():
-            if pool is not None:
-                held[pool] += length
+        for pool, length in self.written_off_bytes().items():
+            held[pool] += length
         for pool, nbytes in held.items():
             self._require(nbytes <= self._sizes[pool], f"{nbytes} bytes are in use of {pool}")
 

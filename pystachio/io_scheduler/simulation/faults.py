@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from pystachio.errors import Cancelled, InvalidRequest
-from pystachio.io_scheduler.request import Link
+from pystachio.io_scheduler.request import Link, PriorityClass
 from pystachio.io_scheduler.simulation.devices import Condition
 from pystachio.io_scheduler.simulation.fields import require_not_negative, require_positive
 from pystachio.io_scheduler.simulation.hardware import GPU_LINK, PCIE_LINK, Hardware, disk_link
@@ -126,3 +126,23 @@ class Cancel:
                 plan.fail(Cancelled("the plan was cancelled", plan_id=self.plan_id))
 
         simulation.time.at(self.at, Kind.FAULT, 0, cancel, None)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rerank:
+    """Somebody changes the plan's priority; nothing happens when it is not there."""
+
+    plan_id: str
+    at: float
+    priority: PriorityClass
+
+    def check(self, hardware: Hardware) -> None:
+        require_not_negative(self, "at")
+
+    def start(self, simulation: Simulation) -> None:
+        def rerank(_: None) -> None:
+            plan = simulation.plans.get(self.plan_id)
+            if plan is not None:
+                plan.set_priority(self.priority)
+
+        simulation.time.at(self.at, Kind.FAULT, 0, rerank, None)

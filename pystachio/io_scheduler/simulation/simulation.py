@@ -145,9 +145,11 @@ class Simulation:
             how = "done" if plan.error is None else plan.error.code
             self.trace.ended(plan.plan_id, plan.priority.name.lower(), plan.opened_at, self.time.now, how)
 
-    def run(self) -> None:
-        """Raises Deadlock, and with `checked` whatever the books say."""
-        self.time.run(self.seconds if self.seconds is not None else float("inf"), self._nothing_works)
+    def run(self, until: float | None = None) -> None:
+        """To the end, or to `until`. Raises Deadlock, and with `checked` whatever the books say."""
+        if until is None:
+            until = self.seconds if self.seconds is not None else float("inf")
+        self.time.run(until, self._nothing_works)
         if self.time.is_over and not self.time.stopped:
             self._fail_if_waiting()
 
@@ -171,10 +173,11 @@ class Simulation:
 
     def _fail_if_waiting(self) -> None:
         if any(node.transfers for node in self.nodes) or self._to_end:
-            raise Deadlock(self._who_waits())
+            raise Deadlock(f"everything waits and nothing is due, at {self.time.now:.6f} s\n{self.who_waits()}")
 
-    def _who_waits(self) -> str:
-        lines = [f"everything waits and nothing is due, at {self.time.now:.6f} s"]
+    def who_waits(self) -> str:
+        """Who waits for what, in words."""
+        lines = []
         for node in self.nodes:
             statistics = node.scheduler.statistics()
             full = {pool.pool: f"{pool.used_bytes} of {pool.nbytes} bytes used" for pool in statistics.pools}

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass
 from random import Random
 from typing import Protocol
 
@@ -237,106 +237,3 @@ def read_everywhere(simulation: Simulation, plan: SimulatedPlan, bytes_per_node:
     for node in plan.nodes:
         disks = simulation.hardware.disks
         plan.scan(node, [Work(extent, index % disks, ended) for index, extent in enumerate(extents)])
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SharedScan:
-    """A batch plan has a long queue on the first disk; urgent plans arrive that want `wanted_bytes` of what it waits
-    for, and, with `boost`, lend it their priority. Without the batch plan (`is_alone`) they read it themselves.
-    """
-
-    name: str = "shared"
-    queue_bytes: int = 512 * MIB
-    wanted_bytes: int = 16 * MIB
-    extent_bytes: int = 4 * MIB
-    per_second: float = 10.0
-    boost: bool = True
-    is_alone: bool = False
-
-    def check(self, hardware: Hardware) -> None:
-        require_positive(self, "queue_bytes", "wanted_bytes", "extent_bytes", "per_second")
-        check_path(("disk",), hardware)
-        if self.wanted_bytes > self.queue_bytes:
-            raise InvalidRequest(f"wanted_bytes is more than the queue holds: {self.wanted_bytes}")
-
-    def start(self, simulation: Simulation) -> None:
-        _SharedScan(self, simulation).begin()
-
-    def alone(self) -> Workload | None:
-        return replace(self, is_alone=True)
-
-
-class _SharedScan:
-    """The batch plan and the urgent ones of a `SharedScan`."""
-
-    def __init__(self, spec: SharedScan, simulation: Simulation) -> None:
-        self._spec = spec
-        self._simulation = simulation
-        self._chance = simulation.chance(spec.name)
-        self._queue: dict[int, Work] = {}
-        self._position = 0
-        self._batch: SimulatedPlan
-        self._arrivals = 0
-
-    def begin(self) -> None:
-        spec, simulation = self._spec, self._simulation
-        if not spec.is_alone:
-            node = simulation.nodes[0]
-            self._batch = SimulatedPlan(simulation, spec.name, PriorityClass.BATCH, ("disk",), nodes=[node])
-            self._batch.scan(node, [self._next() for _ in range(spec.queue_bytes // spec.extent_bytes)])
-        self._arrive_later()
-
-    def _next(self) -> Work:
-        position = self._position
-        self._position += self._spec.extent_bytes
-        work = Work(Extent(position, self._spec.extent_bytes), 0, lambda: None, lambda: self._scanned(position))
-        self._queue[position] = work
-        return work
-
-    def _scanned(self, position: int) -> None:
-        del self._queue[position]
-        self._batch.scan(self._simulation.nodes[0], [self._next()])
-
-    def _arrive_later(self) -> None:
-        self._arrivals += 1
-        when = self._simulation.time.now + self._chance.expovariate(self._spec.per_second)
-        self._simulation.time.at(when, Kind.ARRIVAL, self._arrivals, self._arrive, self._arrivals)
-
-    def _arrive(self, number: int) -> None:
-        spec, simulation = self._spec, self._simulation
-        plan_id = f"{spec.name}-urgent{number}"
-        node = simulation.nodes[0]
-        urgent = SimulatedPlan(
-            simulation, plan_id, PriorityClass.INTERACTIVE, ("disk",), nodes=[node], ended=self._answer
-        )
-        if spec.is_alone:
-            read_everywhere(simulation, urgent, spec.wanted_bytes, spec.extent_bytes)
-        else:
-            self._wait_for_shared(urgent, node)
-        self._arrive_later()
-
-    def _wait_for_shared(self, urgent: SimulatedPlan, node: SimulatedNode) -> None:
-        wanted = list(self._queue.values())[-(self._spec.wanted_bytes // self._spec.extent_bytes) :]
-        left = len(wanted)
-
-        def ended() -> None:
-            nonlocal left
-            left -= 1
-            if not left:
-                urgent.close()
-
-        for work in wanted:
-            work.ended = _after(work.ended, ended)
-        if self._spec.boost:
-            urgent.boost(node, wanted)
-
-    def _answer(self, plan: SimulatedPlan) -> None:
-        self._simulation.measured(plan.priority, plan.opened_at)
-
-
-def _after(first: Callable[[], None], then: Callable[[], None]) -> Callable[[], None]:
-    def both() -> None:
-        first()
-        then()
-
-    return both
