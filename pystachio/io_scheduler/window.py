@@ -3,9 +3,12 @@
 The window is W = 1.5 (B L0 + chunk). B is the best rate at which the device has delivered lately, L0 what one chunk
 takes beyond its bytes on an empty device, so B L0 is the bandwidth-delay product. Both are measured as in BBR (Cardwell
 et al.: "BBR: Congestion-Based Congestion Control", ACM Queue 14(5), 2016): the rate as a maximum over the last seconds,
-disregarding times without enough work; the latency on a device that is emptied for the purpose every two seconds. A
-window that holds the device back measures a rate that is too low, but half as much again is always let in, so it grows
-until the rate does not.
+disregarding times without enough work; the latency on a device that is emptied for the purpose every two seconds. Time
+and rate of a lone chunk give B L0 + chunk at once: it is what the device delivers meanwhile.
+
+A window that holds the device back measures a rate that is too low, but half as much again is always let in, so it
+grows until the rate does not. At first, and when the device is suddenly much slower, which may be its rate or its
+latency, it doubles instead and does not shrink before the rate has stopped growing.
 """
 
 from __future__ import annotations
@@ -20,15 +23,26 @@ CHUNK_SECONDS = 0.0003
 """Of device time in one chunk: what an urgent transfer waits for, against the cost of a request."""
 
 MEASUREMENT_SECONDS = 2.0
-FIRST_MEASUREMENT_SECONDS = 0.2
-"""The first requests on a device open files and fill caches: their latency is soon measured again."""
+MEASUREMENT_SHARE = 0.02
+"""Of the time may be spent on emptying the device and on the chunk that is alone in it."""
+LONGEST_PAUSE_SECONDS = 10.0
+SOON_SECONDS = 0.2
+SOON_SHARE = 0.1
+"""The same while little is known: the first request on a device opens a file and fills caches, so the second chunk is
+measured after `SOON_SECONDS`.
+"""
 RATE_SECONDS = 2.0
 """The best rate is that of this period or the one before."""
-FIRST_EPOCH_CHUNKS = 8
 EPOCH_WINDOWS = 4
 """Windows of bytes over which the rate is measured: ends that are noticed late come together, a window at a time."""
+FIRST_EPOCH_WINDOWS = 2
 EPOCH_SECONDS = 0.001
 LATENCIES = 4
+MUCH_SLOWER = 0.5
+SLOW_EPOCHS = 2
+"""A device that delivers so much less than it did, twice in a row, is calibrated anew."""
+STILL_GROWS = 1.25
+"""The first window doubles as long as the rate grows by so much."""
 
 
 class Window:
@@ -39,13 +53,15 @@ class Window:
         "_best",
         "_best_before",
         "_epoch_bytes",
-        "_epoch_chunks",
+        "_epoch_is_whole",
         "_epoch_started",
-        "_latencies",
+        "_is_first",
         "_limits",
+        "_lone_chunks",
         "_measure_at",
         "_period_ends",
         "_period_is_full",
+        "_slow_epochs",
         "chunk_bytes",
         "is_calibrated",
         "is_limited",
@@ -68,24 +84,26 @@ class Window:
         self._best_before = 0.0
         self._period_ends = 0.0
         self._period_is_full = False
-        self._latencies: deque[tuple[float, int]] = deque(maxlen=LATENCIES)
+        self._slow_epochs = 0
+        self._is_first = True
+        """The window has not been calibrated yet; it only grows."""
+        self._lone_chunks: deque[tuple[float, int]] = deque(maxlen=LATENCIES)
+        """Seconds and bytes of chunks that were alone in the device."""
         self._measure_at = 0.0
         self._alone = False
         self._epoch_started = 0.0
         self._epoch_bytes = 0
-        self._epoch_chunks = 0
+        self._epoch_is_whole = False
+        """It began with an empty device, so that its bytes took all of its time."""
         self.is_limited = False
         """There was room and nothing to start: the rate says how much was asked for, not what the device can do."""
 
     @property
     def latency(self) -> float | None:
         """Seconds that one chunk takes on the empty device beyond its bytes at the best rate."""
-        if not self._latencies:
+        if not self._lone_chunks or self.rate is None:
             return None
-        rate = self.rate
-        if rate is None:
-            return min(seconds for seconds, _ in self._latencies)
-        return max(0.0, min(seconds - length / rate for seconds, length in self._latencies))
+        return max(0.0, self._lone_seconds(self.chunk_bytes, self.rate) - self.chunk_bytes / self.rate)
 
     def has_room(self, outstanding: int, length: int, extra: int) -> bool:
         """Whether a chunk may join `outstanding` bytes; one chunk always fits."""
@@ -99,9 +117,8 @@ class Window:
                 self.is_measuring = True
             return
         self._alone = True
-        self._epoch_started = now
-        self._epoch_bytes = self._epoch_chunks = 0
-        self.is_limited = False
+        self._begin_epoch(now)
+        self._epoch_is_whole = True
         if self.is_calibrated and now >= self._measure_at:
             self.is_measuring = True
 
@@ -110,15 +127,22 @@ class Window:
         if not self.is_calibrated:
             return
         self._epoch_bytes += length
-        self._epoch_chunks += 1
-        if self._alone and not outstanding:
-            self._note_latency(now, now - started_at, length)
+        is_lone = self._alone and not outstanding
+        if is_lone:
+            self._note_lone_chunk(now, now - started_at, length)
         seconds = now - self._epoch_started
-        if seconds > 0.0 and (not outstanding or (seconds >= EPOCH_SECONDS and self._epoch_is_long)):
-            self._note_rate(now, self._epoch_bytes / seconds)
-            self._epoch_started = now
-            self._epoch_bytes = self._epoch_chunks = 0
-            self.is_limited = False
+        windows = FIRST_EPOCH_WINDOWS if self._is_first else EPOCH_WINDOWS
+        is_long = seconds >= EPOCH_SECONDS and self._epoch_bytes >= windows * self.nbytes
+        # The rest of an emptied device may end all at once: that is no rate.
+        if is_long or (not outstanding and self._epoch_is_whole and seconds > 0.0):
+            self._note_rate(now, self._epoch_bytes / seconds, is_full=is_long and not self.is_limited, is_lone=is_lone)
+            self._begin_epoch(now)
+
+    def _begin_epoch(self, now: float) -> None:
+        self._epoch_started = now
+        self._epoch_bytes = 0
+        self._epoch_is_whole = False
+        self.is_limited = False
 
     def give_up_measuring(self, now: float) -> None:
         """The chunk that was to tell the latency is stuck."""
@@ -127,40 +151,80 @@ class Window:
             self.is_measuring = False
             self._measure_at = now + MEASUREMENT_SECONDS
 
-    @property
-    def _epoch_is_long(self) -> bool:
-        if self.rate is None:
-            return self._epoch_chunks >= FIRST_EPOCH_CHUNKS
-        return self._epoch_bytes >= EPOCH_WINDOWS * self.nbytes
-
-    def _note_latency(self, now: float, seconds: float, length: int) -> None:
-        self._latencies.append((seconds, length))
+    def _note_lone_chunk(self, now: float, seconds: float, length: int) -> None:
         self.is_measuring = False
-        are_few = len(self._latencies) < LATENCIES
-        self._measure_at = now + (FIRST_MEASUREMENT_SECONDS if are_few else MEASUREMENT_SECONDS)
+        chunks = self._lone_chunks
+        # What a small request takes says little about a chunk on a device that serves several side by side.
+        whole = [chunk for chunk in chunks if 2 * chunk[1] >= self.chunk_bytes]
+        if 2 * length < self.chunk_bytes and whole:
+            self._measure_at = now + SOON_SECONDS
+            return
+        if 2 * length >= self.chunk_bytes and len(whole) < len(chunks):
+            chunks.clear()
+            chunks.extend(whole)
+        chunks.append((seconds, length))
+        lost = seconds + (self.nbytes / self.rate if self.rate else 0.0)
+        if len(chunks) == 1:
+            self._measure_at = now + SOON_SECONDS
+        elif len(chunks) < LATENCIES:
+            self._measure_at = now + min(MEASUREMENT_SECONDS, max(SOON_SECONDS, lost / SOON_SHARE))
+        else:
+            self._measure_at = now + min(LONGEST_PAUSE_SECONDS, max(MEASUREMENT_SECONDS, lost / MEASUREMENT_SHARE))
 
-    def _note_rate(self, now: float, rate: float) -> None:
+    def _note_rate(self, now: float, rate: float, *, is_full: bool, is_lone: bool) -> None:
+        """With `is_full` the device had as much as it was let have, with `is_lone` one chunk at a time."""
         if now >= self._period_ends and (self._period_is_full or not self._best):
             self._best_before, self._best = self._best, 0.0
             self._period_ends = now + RATE_SECONDS
             self._period_is_full = False
+        grows = self.rate is None or rate > STILL_GROWS * self.rate
+        if is_full:
+            is_slow = self.rate is not None and rate < MUCH_SLOWER * self.rate
+            self._slow_epochs = self._slow_epochs + 1 if is_slow else 0
+            if self._slow_epochs == SLOW_EPOCHS:
+                self._start_over(now, rate)
+                return
         self._best = max(self._best, rate)
-        self._period_is_full |= not self.is_limited
-        best = max(self._best, self._best_before)
-        if best != self.rate:
-            self.rate = best
-            self._fit()
+        self._period_is_full |= is_full
+        self.rate = max(self._best, self._best_before)
+        if not self._is_first:
+            self._fit(self.rate)
+        elif not grows and not is_lone and self._lone_chunks:
+            self._is_first = False
+            self._fit(self.rate)
+        elif is_full:
+            self.nbytes = max(self.nbytes, min(2 * self.nbytes, LARGEST_WINDOW_BYTES))
 
-    def _fit(self) -> None:
-        rate, latency = self.rate, self.latency
-        if rate is None or latency is None:
-            return
+    def _start_over(self, now: float, rate: float) -> None:
+        """The device is not what it was, in its rate or in its latency."""
+        self._best, self._best_before, self.rate = rate, 0.0, rate
+        self._is_first = True
+        self._slow_epochs = 0
+        self._lone_chunks.clear()
+        self._measure_at = now
+
+    def _fit(self, rate: float) -> None:
         limits = self._limits
         chunk = limits.chunk_bytes
         while chunk > limits.smallest_chunk_bytes and chunk > rate * CHUNK_SECONDS * 1.5:
             chunk = -(-chunk // 2)
         self.chunk_bytes = -(-chunk // limits.alignment) * limits.alignment
-        window = GAIN * (rate * latency + self.chunk_bytes)
+        # B L0 + chunk is what the device delivers while one chunk passes through it alone.
+        window = GAIN * rate * self._lone_seconds(self.chunk_bytes, rate)
         # In whole chunks, rounded up: half a chunk cannot be started.
         chunks = max(2, -(-int(window) // self.chunk_bytes))
         self.nbytes = min(chunks * self.chunk_bytes, max(LARGEST_WINDOW_BYTES, 2 * self.chunk_bytes))
+
+    def _lone_seconds(self, length: int, rate: float) -> float:
+        """How long a chunk of the length takes on the empty device, from those of other lengths.
+
+        The time is a latency plus something for each byte, so it shrinks at most in proportion to the length, and by
+        at most what the bytes take at the best rate.
+        """
+        likely = sorted(
+            seconds + (length - other) / rate
+            if other <= length
+            else max(seconds * length / other, seconds - (other - length) / rate)
+            for seconds, other in self._lone_chunks
+        )
+        return likely[(len(likely) - 1) // 2]
