@@ -19,6 +19,7 @@ NAMES = (
     "bad_input",
     "cancel",
     "ledger",
+    "scheduler",
     "service",
     "network",
     "trace_cost",

@@ -12,7 +12,7 @@ from pystachio.io_scheduler.simulation.outcome import ClassOutcome, LinkOutcome,
 from pystachio.io_scheduler.simulation.scenario import Scenario, built_in_names, find_policy, load_scenario, simulate
 from pystachio.io_scheduler.simulation.shared_scans import SharedScan
 from pystachio.io_scheduler.simulation.simulation import Deadlock
-from pystachio.io_scheduler.simulation.workloads import Queries, Scans
+from pystachio.io_scheduler.simulation.workloads import Queries, Scans, Workload
 
 __all__ = [
     "GIB",
@@ -40,6 +40,7 @@ __all__ = [
     "SharedScan",
     "Silence",
     "UrgentMessages",
+    "Workload",
     "built_in_names",
     "find_policy",
     "load_scenario",

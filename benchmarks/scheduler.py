@@ -1,0 +1,146 @@
+"""The I/O scheduler in simulation: isolation, exchanges, overlap, faults; and how fast its core decides.
+
+Simulated figures do not depend on the machine. The cases run in two processes, the longest first.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections import deque
+from collections.abc import Sequence
+from concurrent.futures import Future, ProcessPoolExecutor
+from multiprocessing import get_context
+
+from benchmarks import scheduler_cases as cases
+from benchmarks.figures import Figure
+from pystachio.io_scheduler.events import (
+    Action,
+    ChunkCompleted,
+    CompleteTransfer,
+    CreditReleased,
+    LinkOpened,
+    PlanOpened,
+    PoolOpened,
+    StartChunk,
+    TransfersSubmitted,
+)
+from pystachio.io_scheduler.request import CreditPool, Extent, Link, LinkLimits, PriorityClass, Transfer
+from pystachio.io_scheduler.scheduler import Scheduler
+from pystachio.io_scheduler.simulation import MIB
+
+PROCESSES = 2
+SEEDS = 10_000
+QUICK_SEEDS = 300
+SEEDS_AT_ONCE = 250
+CYCLES = 40_000
+
+
+def run(*, scale: float, quick: bool) -> list[Figure]:
+    figures = core_speed(repetitions=3 if quick else 5)
+    with ProcessPoolExecutor(PROCESSES, mp_context=get_context("spawn")) as pool:
+        simulated = _submit_cases(pool, quick=quick)
+        seeds = QUICK_SEEDS if quick else SEEDS
+        starts = range(0, seeds, SEEDS_AT_ONCE)
+        tried = [pool.submit(cases.random_simulations, at, min(at + SEEDS_AT_ONCE, seeds)) for at in starts]
+        for case in simulated:
+            figures += case.result()
+            sys.stdout.write(f"{figures[-1].name}: {figures[-1].value:.4g}\n")
+            sys.stdout.flush()
+        figures += _random_figures([each.result() for each in tried], seeds)
+    return figures
+
+
+def _submit_cases(pool: ProcessPoolExecutor, *, quick: bool) -> Sequence[Future[list[Figure]]]:
+    seconds = 4.0 if quick else 20.0
+    size = (2 if quick else 8) * MIB
+    if quick:
+        large = pool.submit(cases.all_to_all, "uniform", 128, 4 * MIB, 0.99, None)
+    else:
+        large = pool.submit(cases.all_to_all, "uniform", 1024, MIB, 0.99, None)
+    return [
+        large,
+        pool.submit(cases.isolation, "storage_bound", 1.1, seconds),
+        pool.submit(cases.isolation, "gpu_bound", 1.2, seconds),
+        pool.submit(cases.isolation, "pcie_bound", 1.2, seconds),
+        pool.submit(cases.hard_isolation, seconds),
+        pool.submit(cases.all_to_all, "uniform", 64, size, 0.98, 6.0),
+        pool.submit(cases.all_to_all, "hot", 64, size, 0.98, 6.0),
+        pool.submit(cases.all_to_all, "pareto", 64, size // 2, 0.98, 6.0),
+        pool.submit(cases.overlap, (256 if quick else 1024) * MIB),
+        pool.submit(cases.slow_disk, seconds),
+        pool.submit(cases.inheritance, seconds * 2),
+        pool.submit(cases.overload, seconds),
+        pool.submit(cases.centre_away),
+    ]
+
+
+def _random_figures(failures: Sequence[dict[str, int]], seeds: int) -> list[Figure]:
+    return [
+        Figure(
+            f"{kind} in {seeds:,} random simulations, each run twice",
+            sum(each[kind] for each in failures),
+            "seeds",
+            goal=0.0,
+            samples=seeds,
+        )
+        for kind in ("deadlocks", "violations")
+    ]
+
+
+def core_speed(repetitions: int) -> list[Figure]:
+    """From submission to the release of its credit, in CPU time: eight transfers per event, and one."""
+    eight = max(_cycles_per_second(8) for _ in range(repetitions))
+    one = max(_cycles_per_second(1) for _ in range(repetitions))
+    name = "submit-to-release cycles of the core"
+    return [Figure(name, eight, "1/s", 150_000.0, "at least", {"one transfer per event": one}, repetitions)]
+
+
+def _cycles_per_second(group: int) -> float:
+    return _Cycles(group).per_second()
+
+
+class _Cycles:
+    """Transfers of one chunk from four plans of all classes go through one disk, whose device is never empty."""
+
+    def __init__(self, group: int) -> None:
+        self._group = group
+        self._core = Scheduler()
+        self._link = Link("disk", "0")
+        self._pool = CreditPool("host", 0)
+        self._inside: deque[tuple[int, int]] = deque()
+        self._submitted = 0
+        self._released = 0
+        self._now = 0.0
+        limits = LinkLimits(chunk_bytes=2 * MIB, window_bytes=32 * MIB)
+        self._core.handle(LinkOpened(self._link, limits), 0.0)
+        self._core.handle(PoolOpened(self._pool, 1 << 30), 0.0)
+        for plan in range(4):
+            self._core.handle(PlanOpened(str(plan), PriorityClass(plan % 3)), 0.0)
+
+    def per_second(self) -> float:
+        started = time.process_time()
+        while self._released < CYCLES:
+            self._submit()
+            for _ in range(min(self._group, len(self._inside))):
+                self._now += 0.0003
+                self._act(self._core.handle(ChunkCompleted(*self._inside.popleft()), self._now))
+                self._core.next_wake()
+        return self._released / (time.process_time() - started)
+
+    def _submit(self) -> None:
+        while self._submitted - self._released < 4 * self._group:
+            transfers = tuple(
+                Transfer(number, str(number % 4), self._link, Extent(0, 2 * MIB), credit=self._pool)
+                for number in range(self._submitted, self._submitted + self._group)
+            )
+            self._submitted += self._group
+            self._act(self._core.handle(TransfersSubmitted(transfers), self._now))
+
+    def _act(self, actions: list[Action]) -> None:
+        for action in actions:
+            if isinstance(action, StartChunk):
+                self._inside.append((action.transfer_id, action.chunk.offset))
+            elif isinstance(action, CompleteTransfer):
+                self._released += 1
+                self._act(self._core.handle(CreditReleased(self._pool, 2 * MIB), self._now))
