@@ -221,10 +221,9 @@ class Window:
         The time is a latency plus something for each byte, so it shrinks at most in proportion to the length, and by
         at most what the bytes take at the best rate.
         """
-        likely = sorted(
+        return min(
             seconds + (length - other) / rate
             if other <= length
             else max(seconds * length / other, seconds - (other - length) / rate)
             for seconds, other in self._lone_chunks
         )
-        return likely[(len(likely) - 1) // 2]
