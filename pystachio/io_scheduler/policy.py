@@ -31,6 +31,11 @@ ALLOWANCE_SECONDS = 0.1
 RESERVATION_SECONDS = 0.2
 """Service beyond its reservation in about this time counts against a lane: a short urgent burst is not interrupted."""
 
+GATE_PATIENCE_SECONDS = 0.01
+"""A chunk that is larger than others finds no room in a shared link while they take what is freed piece by piece. After
+so long it is kept for that chunk.
+"""
+
 ASSUMED_RATE = 1e9
 """Bytes per second of a link that has not been measured."""
 
@@ -213,7 +218,7 @@ class LinkQueue:
         self.stalled_bytes = 0
         """Inside the device, and not counted in `outstanding_bytes`."""
         self.written_off_bytes = 0
-        self.waiters = Waiters()
+        self.waiters = Waiters(GATE_PATIENCE_SECONDS)
         self._waiters_go_first = False
         self.lanes = tuple(Lane(int(index), policy.reservations[index]) for index in LaneIndex)
         self.backlogged = 0
@@ -293,7 +298,7 @@ class LinkQueue:
 
     def has_room(self, flow: ParkedFlow, length: int) -> bool:
         """As a gate."""
-        if self.waiters.reserved_for is not None and self.waiters.reserved_for is not flow:
+        if self.waiters.count and not self.waiters.let_pass(flow):
             return False
         return self.window.has_room(self.outstanding_bytes, length, 0)
 

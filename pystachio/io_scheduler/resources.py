@@ -44,11 +44,12 @@ class Resource(Protocol):
 
 
 class Waiters:
-    """The flows parked on one resource, by class and then by arrival."""
+    """The flows parked on one resource, by class and then by arrival; `patience` seconds are too long a wait."""
 
-    __slots__ = ("_lanes", "count", "reserved_for")
+    __slots__ = ("_lanes", "_patience", "count", "reserved_for")
 
-    def __init__(self) -> None:
+    def __init__(self, patience: float = AGEING_SECONDS) -> None:
+        self._patience = patience
         self._lanes: tuple[deque[ParkedFlow], ...] = tuple(deque() for _ in PriorityClass)
         self.count = 0
         self.reserved_for: ParkedFlow | None = None
@@ -71,6 +72,12 @@ class Waiters:
         if self.reserved_for is flow:
             self.reserved_for = None
 
+    def let_pass(self, flow: ParkedFlow) -> bool:
+        """Whether the flow may take of what is there: what is too little for a more urgent one is kept for it."""
+        if self.reserved_for is not None:
+            return self.reserved_for is flow
+        return not any(self._lanes[: flow.urgency])
+
     def first(self, now: float) -> ParkedFlow | None:
         """Whose turn it is: somebody who has waited too long, else the most urgent."""
         found: ParkedFlow | None = None
@@ -78,7 +85,7 @@ class Waiters:
             if not lane:
                 continue
             flow = lane[0]
-            if now - flow.parked_at > AGEING_SECONDS:
+            if now - flow.parked_at > self._patience:
                 self.reserved_for = flow
                 return flow
             if found is None:
