@@ -53,7 +53,7 @@ def run(*, scale: float, quick: bool) -> list[Figure]:
 
 def _submit_cases(pool: ProcessPoolExecutor, *, quick: bool) -> Sequence[Future[list[Figure]]]:
     seconds = 4.0 if quick else 20.0
-    size = (2 if quick else 8) * MIB
+    size = (4 if quick else 8) * MIB
     if quick:
         large = pool.submit(cases.all_to_all, "uniform", 128, 4 * MIB, 0.99, None)
     else:
@@ -101,41 +101,42 @@ def _cycles_per_second(group: int) -> float:
 
 
 class _Cycles:
-    """Transfers of one chunk from four plans of all classes go through one disk, whose device is never empty."""
+    """Transfers of one chunk from four plans of all classes go through one disk, whose device is never empty.
+
+    What clients make, the transfers, is made before the clock starts.
+    """
 
     def __init__(self, group: int) -> None:
         self._group = group
         self._core = Scheduler()
-        self._link = Link("disk", "0")
-        self._pool = CreditPool("host", 0)
         self._inside: deque[tuple[int, int]] = deque()
-        self._submitted = 0
         self._released = 0
         self._now = 0.0
-        limits = LinkLimits(chunk_bytes=2 * MIB, window_bytes=32 * MIB)
-        self._core.handle(LinkOpened(self._link, limits), 0.0)
-        self._core.handle(PoolOpened(self._pool, 1 << 30), 0.0)
+        link, pool, extent = Link("disk", "0"), CreditPool("host", 0), Extent(0, 2 * MIB)
+        self._core.handle(LinkOpened(link, LinkLimits(chunk_bytes=2 * MIB, window_bytes=32 * MIB)), 0.0)
+        self._core.handle(PoolOpened(pool, 1 << 30), 0.0)
         for plan in range(4):
             self._core.handle(PlanOpened(str(plan), PriorityClass(plan % 3)), 0.0)
+        transfers = [Transfer(number, str(number % 4), link, extent, credit=pool) for number in range(CYCLES)]
+        self._submissions = [TransfersSubmitted(tuple(transfers[at : at + group])) for at in range(0, CYCLES, group)]
+        self._release = CreditReleased(pool, 2 * MIB)
 
     def per_second(self) -> float:
         started = time.process_time()
-        while self._released < CYCLES:
-            self._submit()
-            for _ in range(min(self._group, len(self._inside))):
-                self._now += 0.0003
-                self._act(self._core.handle(ChunkCompleted(*self._inside.popleft()), self._now))
-                self._core.next_wake()
-        return self._released / (time.process_time() - started)
+        for submission in self._submissions:
+            self._act(self._core.handle(submission, self._now))
+            self._complete(self._group if len(self._inside) > self._group else 0)
+        while self._inside:
+            self._complete(1)
+        assert self._released == CYCLES
+        return CYCLES / (time.process_time() - started)
 
-    def _submit(self) -> None:
-        while self._submitted - self._released < 4 * self._group:
-            transfers = tuple(
-                Transfer(number, str(number % 4), self._link, Extent(0, 2 * MIB), credit=self._pool)
-                for number in range(self._submitted, self._submitted + self._group)
-            )
-            self._submitted += self._group
-            self._act(self._core.handle(TransfersSubmitted(transfers), self._now))
+    def _complete(self, chunks: int) -> None:
+        core, inside = self._core, self._inside
+        for _ in range(chunks):
+            self._now += 0.0003
+            self._act(core.handle(ChunkCompleted(*inside.popleft()), self._now))
+            core.next_wake()
 
     def _act(self, actions: list[Action]) -> None:
         for action in actions:
@@ -143,4 +144,4 @@ class _Cycles:
                 self._inside.append((action.transfer_id, action.chunk.offset))
             elif isinstance(action, CompleteTransfer):
                 self._released += 1
-                self._act(self._core.handle(CreditReleased(self._pool, 2 * MIB), self._now))
+                self._act(self._core.handle(self._release, self._now))

@@ -86,11 +86,12 @@ class SimulatedNode:
 
     def tell(self, event: Event) -> None:
         """What the orders cause at once is told afterwards, in order."""
-        self._inbox.append(event)
         if self._is_telling:
+            self._inbox.append(event)
             return
         self._is_telling = True
         try:
+            self._handle(event)
             while self._inbox:
                 self._handle(self._inbox.popleft())
         finally:
