@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass, field
-from typing import Any, Final, Generic, Protocol, TypeVar
+from typing import Final, Generic, Protocol, TypeVar
 
 from pystachio.io_scheduler.request import PriorityClass
 from pystachio.runtime.plan_entry import PlanEntry
@@ -49,18 +49,19 @@ class _PlanQueue(Generic[J]):
     running: int = 0
     mean_seconds: float = _ASSUMED_SECONDS
 
-    def expected_start(self) -> float:
-        return self.start + self.running * self.mean_seconds
-
 
 @dataclass(slots=True, eq=False)
 class _Lane:
-    """One class. `balance` is how many seconds it is behind its reservation, counted while it has jobs that wait."""
+    """One class. `balance` is how many seconds it is behind its reservation, counted while it has jobs that wait;
+    `latest` the furthest virtual time of its plans.
+    """
 
     reservation: float
+    waiting: int = 0
     running: int = 0
     balance: float = 0.0
     virtual_time: float = 0.0
+    latest: float = 0.0
 
 
 class JobQueue(Generic[J]):
@@ -76,7 +77,18 @@ class JobQueue(Generic[J]):
         self.running = 0
 
     def push(self, job: J) -> None:
-        self._queue_of(job.plan).waiting.append(job)
+        plan = job.plan
+        queue = self._plans.get(plan)
+        lane = self._lanes[plan.priority]
+        if queue is None:
+            queue = self._plans[plan] = _PlanQueue(plan.priority, lane.virtual_time)
+        elif queue.priority != plan.priority:
+            self._move(queue, plan.priority)
+        elif not queue.waiting and not queue.running and queue.start < lane.virtual_time:
+            # No credit for the time that it was idle.
+            queue.start = lane.virtual_time
+        queue.waiting.append(job)
+        lane.waiting += 1
         self.waiting += 1
 
     def withdraw(self, job: J) -> bool:
@@ -85,25 +97,42 @@ class JobQueue(Generic[J]):
         if queue is None or job not in queue.waiting:
             return False
         queue.waiting.remove(job)
+        lane = self._lanes[queue.priority]
+        lane.waiting -= 1
         self.waiting -= 1
-        self._forget_idle(queue.priority)
+        self._catch_up(lane)
         return True
 
     def clear(self) -> None:
         """Drop all that waits."""
         for queue in self._plans.values():
             queue.waiting.clear()
+        for lane in self._lanes:
+            lane.waiting = 0
         self.waiting = 0
 
     def next(self) -> J | None:
         """The job to start now, if any may: it stays here until `started`."""
         if not self.waiting:
             return None
+        best: _PlanQueue[J] | None = None
+        best_rank = (0, 0.0, 0)
+        past: list[PlanEntry] = []
         for plan, queue in self._plans.items():
             if queue.priority != plan.priority:
                 self._move(queue, plan.priority)
-        ready = [entry for entry in self._plans.items() if entry[1].waiting and self._may_start(entry[1])]
-        return min(ready, key=_rank)[1].waiting[0] if ready else None
+            if not queue.waiting:
+                if not queue.running and queue.start <= self._lanes[queue.priority].virtual_time:
+                    past.append(plan)
+                continue
+            is_urgent = plan.priority == PriorityClass.INTERACTIVE
+            order = plan.due if is_urgent else queue.start + queue.running * queue.mean_seconds
+            rank = (plan.priority, order, plan.sequence)
+            if (best is None or rank < best_rank) and self._may_start(queue):
+                best, best_rank = queue, rank
+        for plan in past:
+            del self._plans[plan]
+        return None if best is None else best.waiting[0]
 
     def started(self, job: J) -> None:
         """`next`'s job is on a worker."""
@@ -112,6 +141,7 @@ class JobQueue(Generic[J]):
         assert taken is job, "only the job that is next may start"
         lane = self._lanes[queue.priority]
         lane.virtual_time = max(lane.virtual_time, queue.start)
+        lane.waiting -= 1
         lane.running += 1
         queue.running += 1
         self.waiting -= 1
@@ -120,68 +150,53 @@ class JobQueue(Generic[J]):
     def ended(self, job: J, seconds: float) -> None:
         """The job took `seconds` of CPU."""
         queue = self._plans[job.plan]
+        lane = self._lanes[queue.priority]
         job.plan.worker_seconds += seconds
         queue.running -= 1
         queue.start += seconds
         queue.mean_seconds += _MEMORY * (seconds - queue.mean_seconds)
-        self._lanes[queue.priority].running -= 1
+        lane.latest = max(lane.latest, queue.start)
+        lane.running -= 1
         self.running -= 1
-        self._settle(queue.priority, seconds)
-        self._forget_idle(queue.priority)
+        self._settle(lane, seconds)
+        self._catch_up(lane)
 
     def jobs(self, plan: PlanEntry) -> tuple[int, int]:
         """The plan's jobs that wait for a worker and that are on one."""
         queue = self._plans.get(plan)
         return (0, 0) if queue is None else (len(queue.waiting), queue.running)
 
-    def _queue_of(self, plan: PlanEntry) -> _PlanQueue[J]:
-        queue = self._plans.get(plan)
-        virtual_time = self._lanes[plan.priority].virtual_time
-        if queue is None:
-            queue = self._plans[plan] = _PlanQueue(plan.priority, virtual_time)
-        elif not queue.waiting and not queue.running:
-            # No credit for the time that it was idle.
-            queue.start = max(queue.start, virtual_time)
-        return queue
-
     def _move(self, queue: _PlanQueue[J], priority: int) -> None:
         """The plan's class has changed. A virtual time means nothing in another lane."""
-        self._lanes[queue.priority].running -= queue.running
+        left, entered = self._lanes[queue.priority], self._lanes[priority]
+        left.running -= queue.running
+        left.waiting -= len(queue.waiting)
+        entered.running += queue.running
+        entered.waiting += len(queue.waiting)
         queue.priority = priority
-        queue.start = self._lanes[priority].virtual_time
-        self._lanes[priority].running += queue.running
+        queue.start = entered.virtual_time
+        self._catch_up(left)
 
     def _may_start(self, queue: _PlanQueue[J]) -> bool:
-        lane = self._lanes[queue.priority]
-        not_less_urgent = sum(each.running for each in self._lanes[: queue.priority + 1])
-        if self.running < self._workers or not_less_urgent < self._workers:
+        if self.running < self._workers:
             return True
+        not_less_urgent = sum(lane.running for lane in self._lanes[: queue.priority + 1])
+        if not_less_urgent < self._workers:
+            return True
+        lane = self._lanes[queue.priority]
         return lane.running < self._workers and lane.balance >= queue.mean_seconds
 
-    def _settle(self, served: int, seconds: float) -> None:
-        backlogged = {queue.priority for queue in self._plans.values() if queue.waiting}
-        for priority, lane in enumerate(self._lanes):
-            earned = seconds * lane.reservation if priority in backlogged else 0.0
-            spent = seconds if priority == served else 0.0
+    def _settle(self, served: _Lane, seconds: float) -> None:
+        for lane in self._lanes:
+            earned = seconds * lane.reservation if lane.waiting else 0.0
+            spent = seconds if lane is served else 0.0
             least = -lane.reservation * RESERVATION_SECONDS * self._workers
-            lane.balance = max(
-                least, (lane.balance if priority in backlogged else min(lane.balance, 0.0)) + earned - spent
-            )
+            kept = lane.balance if lane.waiting else min(lane.balance, 0.0)
+            lane.balance = max(least, kept + earned - spent)
 
-    def _forget_idle(self, priority: int) -> None:
-        """A plan without jobs is remembered while its virtual time is ahead of its lane's: what it took counts when it
-        comes back. When all of a lane is idle, its time catches up.
+    def _catch_up(self, lane: _Lane) -> None:
+        """When all plans of a lane are idle, its time goes on to theirs. Until then what a plan took counts when it
+        comes back; one whose time is past is forgotten by `next`.
         """
-        lane = self._lanes[priority]
-        queues = [queue for queue in self._plans.values() if queue.priority == priority]
-        if not any(queue.waiting or queue.running for queue in queues):
-            lane.virtual_time = max([lane.virtual_time, *(queue.start for queue in queues)])
-        for plan, queue in tuple(self._plans.items()):
-            if queue.priority == priority and not (queue.waiting or queue.running) and queue.start <= lane.virtual_time:
-                del self._plans[plan]
-
-
-def _rank(entry: tuple[PlanEntry, _PlanQueue[Any]]) -> tuple[int, float, int]:
-    plan, queue = entry
-    order = plan.due if plan.priority == PriorityClass.INTERACTIVE else queue.expected_start()
-    return plan.priority, order, plan.sequence
+        if not lane.waiting and not lane.running:
+            lane.virtual_time = max(lane.virtual_time, lane.latest)

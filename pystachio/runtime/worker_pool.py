@@ -299,7 +299,7 @@ class WorkerPool:
             self._delivery_scheduled = False
             completed = tuple(self._completed)
             self._completed.clear()
-            if not self._closed:
+            if self._queue.waiting:
                 self._start_jobs()
         for job in completed:
             job.deliver()
