@@ -324,29 +324,36 @@ class LinkQueue:
         if flow.head() is not None:
             self._enter_lane(flow, now)
 
-    def move_plan(self, plan: Plan, now: float) -> None:
-        """Continue the plan's flows in the lane of its present class, by its present deadline."""
+    def move_plan(self, plan: Plan, now: float) -> list[Resource]:
+        """Continue the plan's flows in the lane of its present class, by its present deadline.
+
+        Returns what they no longer wait for.
+        """
         flows = self._flows.get(plan.plan_id)
         if flows is None or not self.policy.classes:
-            return
+            return []
+        left: list[Resource] = []
         target = self.lanes[_LANE_OF_CLASS[plan.priority]]
         for (index, peer), flow in tuple(flows.items()):
-            if index == _WRITE_BACK:
-                continue
-            self._detach(flow)
-            del flows[index, peer]
-            if flow.lane is not target:
-                # A virtual time means nothing in another lane.
-                flow.lane, flow.start = target, 0.0
-            flows[target.index, peer] = flow
+            left += self._detach(flow)
+            if index != _WRITE_BACK:
+                del flows[index, peer]
+                if flow.lane is not target:
+                    # A virtual time means nothing in another lane.
+                    flow.lane, flow.start = target, 0.0
+                flows[target.index, peer] = flow
             if flow.head() is not None:
                 self._enter_lane(flow, now)
+        return left
 
-    def forget_plan(self, plan_id: str) -> None:
+    def forget_plan(self, plan_id: str) -> list[Resource]:
+        """Returns what its flows no longer wait for."""
         self._submitted.pop(plan_id, None)
+        left: list[Resource] = []
         for flow in self._flows.pop(plan_id, {}).values():
-            self._detach(flow)
+            left += self._detach(flow)
             flow.waiting.clear()
+        return left
 
     def flows(self) -> Iterator[Flow]:
         for flows in self._flows.values():
@@ -416,8 +423,10 @@ class LinkQueue:
         self.backlogged -= 1
         heappop(lane.flows)
 
-    def _detach(self, flow: Flow) -> None:
+    def _detach(self, flow: Flow) -> list[Resource]:
+        left: list[Resource] = []
         if flow.parked_on is not None:
+            left.append(flow.parked_on)
             flow.parked_on.waiters.remove(flow)
             flow.parked_on = None
         if flow.backlogged:
@@ -425,6 +434,7 @@ class LinkQueue:
             self.backlogged -= 1
             flow.lane.flows = [entry for entry in flow.lane.flows if entry[3] is not flow]
             heapify(flow.lane.flows)
+        return left
 
     def _due(self, flow: Flow) -> float:
         plan = flow.plan

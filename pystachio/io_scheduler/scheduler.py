@@ -191,9 +191,10 @@ class Scheduler:
                 progress = self._transfers.get(transfer_id)
                 if progress is not None and progress.payer is plan:
                     self._requeue(progress, progress.plan, actions, now)
-            for queue in self._links.values():
-                queue.forget_plan(plan_id)
+            left = [resource for queue in self._links.values() for resource in queue.forget_plan(plan_id)]
             self._dispatch_all(self._links.values(), actions, now)
+            for resource in left:
+                self._wake(resource, actions, now)
         return actions
 
     def _change_priority(self, event: PriorityChanged, now: float) -> list[Action]:
@@ -208,10 +209,11 @@ class Scheduler:
 
     def _rank(self, plan: Plan, priority: PriorityClass, now: float) -> list[Action]:
         plan.priority = priority
-        for queue in self._links.values():
-            queue.move_plan(plan, now)
+        left = [resource for queue in self._links.values() for resource in queue.move_plan(plan, now)]
         actions: list[Action] = []
         self._dispatch_all(self._links.values(), actions, now)
+        for resource in left:
+            self._wake(resource, actions, now)
         return actions
 
     def _rank_all(self, ranks: Ranks, now: float) -> list[Action]:
