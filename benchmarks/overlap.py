@@ -166,7 +166,7 @@ class Bench:
         # The other memory, touched already; in turn, all blocks lie there at once.
         self._device = np.ones(blocks * BLOCK_BYTES, np.uint8)
         self._peer = np.ones(BLOCK_BYTES, np.uint8)
-        self._passes = _passes(case.compute / 1e3 * self._workers)
+        self._compute_seconds = case.compute / 1e3 * self._workers
 
     def measure(self, *, in_turn: bool) -> Outcome:
         self._service = self._open_service()
@@ -196,7 +196,7 @@ class Bench:
             yield node
 
     async def _run(self, host: NodeHost, in_turn: bool) -> Outcome:
-        run = PipelineRun(self._service, self._folder, self._device, self._blocks, self._passes)
+        run = PipelineRun(self._service, self._folder, self._device, self._blocks, self._compute_seconds)
         started = time.perf_counter()
         handle = await host.node.submit(run.build_in_turn if in_turn else run.build, plan_id="overlap")
         error = await handle.wait_ended()
@@ -219,13 +219,13 @@ class PipelineRun:
         folder: Path,
         device: np.ndarray[tuple[int], np.dtype[np.uint8]],
         blocks: int,
-        passes: int,
+        compute_seconds: float,
     ) -> None:
         self._service = service
         self._folder = folder
         self._memory = torch.from_numpy(device).view(blocks, BLOCK_BYTES)
         self._blocks = blocks
-        self._passes = passes
+        self._compute_seconds = compute_seconds
         self._slots: asyncio.Queue[int] = asyncio.Queue()
         self._sums: dict[int, int] = {}
         self._sent = 0
@@ -310,7 +310,8 @@ class PipelineRun:
     def _compute(self, ctx: Context) -> Work:
         async def compute(block: Block) -> Block:
             assert block.slot is not None
-            self._sums[block.number] = await ctx.stream.run(_kernel, self._memory[block.slot], self._passes)
+            memory = self._memory[block.slot]
+            self._sums[block.number] = await ctx.stream.run(_kernel, memory, self._compute_seconds)
             return block
 
         return compute
@@ -346,30 +347,13 @@ async def _take(blocks: Iterable[Block], work: Work, done: Callable[[Block], Non
         done(await work(block))
 
 
-def _kernel(block: torch.Tensor, passes: int) -> int:
-    """The sum of the bytes, after arithmetic on them that leaves them as they are."""
-    values = block.view(torch.int32)
-    for number in range(passes):
-        values.add_(number)
-        values.sub_(number)
-    return int(block.sum(dtype=torch.int64))
-
-
-def _passes(seconds: float) -> int:
-    """How often the kernel must go over a block to take so long."""
-    block = torch.ones(BLOCK_BYTES, dtype=torch.uint8)
-    torch.set_num_threads(1)
-
-    def timed(passes: int) -> float:
-        best = float("inf")
-        for _ in range(5):
-            start = time.perf_counter()
-            _kernel(block, passes)
-            best = min(best, time.perf_counter() - start)
-        return best
-
-    once, often = timed(1), timed(11)
-    return max(1, round(1 + (seconds - once) / ((often - once) / 10)))
+def _kernel(block: torch.Tensor, seconds: float) -> int:
+    """The sum of the bytes by way of their histogram, which is made again until so much processor time is spent."""
+    until = time.thread_time() + seconds
+    histogram = torch.bincount(block, minlength=256)
+    while time.thread_time() < until:
+        histogram = torch.bincount(block, minlength=256)
+    return int(histogram @ torch.arange(256))
 
 
 def _content(number: int) -> bytes:
@@ -399,9 +383,9 @@ def _files(blocks: int) -> Path:
 
 
 def _query(scale: float, quick: bool) -> Figure:
-    """A scan with an aggregate on one emulated disk that is slower than the decoders."""
+    """A scan with an aggregate on one emulated disk that is slower than the decoders: half a second at any scale."""
     folder = data.tpch(scale)
-    rate = 100e6
+    rate = 100e6 * scale
     sql = (
         "select l_returnflag, l_linestatus, sum(l_quantity), sum(l_extendedprice), avg(l_discount), count(*)"
         " from lineitem group by l_returnflag, l_linestatus"
