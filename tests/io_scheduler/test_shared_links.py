@@ -34,7 +34,10 @@ def limits(chunk: int, window: int) -> LinkLimits:
 
 
 class Machine:
-    """Disks behind one bus, which is what takes the time: a byte a microsecond. The last disk has larger chunks."""
+    """Disks behind one bus, which is what takes the time: a byte a microsecond.
+
+    A chunk of each small disk fills the bus's window, and so does one chunk of the last disk alone.
+    """
 
     def __init__(self) -> None:
         self.scheduler = Scheduler()
@@ -45,8 +48,9 @@ class Machine:
         self.transfers: dict[int, Transfer] = {}
         self.served: Counter[Link] = Counter()
         self.tell(LinkOpened(BUS, limits(CHUNK, 4 * CHUNK)))
-        for disk in DISKS:
-            self.tell(LinkOpened(disk, limits(4 * CHUNK if disk is DISKS[-1] else CHUNK, 8 * CHUNK)))
+        for disk in DISKS[:-1]:
+            self.tell(LinkOpened(disk, limits(CHUNK, CHUNK)))
+        self.tell(LinkOpened(DISKS[-1], limits(4 * CHUNK, 4 * CHUNK)))
 
     def tell(self, event: Event) -> None:
         self.obey(self.scheduler.handle(event, self.now))
@@ -107,16 +111,28 @@ def test_a_larger_chunk_of_the_same_class_gets_its_turn_soon() -> None:
     assert least > 0.02 * machine.served.total(), "not only after seconds"
 
 
-def test_what_a_plan_waited_for_goes_to_others_when_it_changes_its_class_or_ends() -> None:
-    for event in (PriorityChanged("a", BATCH), PriorityChanged("a", INTERACTIVE), PlanClosed("a")):
-        machine = Machine()
-        machine.tell(PoolOpened(POOL, 16 * CHUNK))
-        for plan_id in "ab":
-            machine.tell(PlanOpened(plan_id, NORMAL))
-        for number, (plan_id, chunks) in enumerate((("b", 10), ("a", 5), ("b", 2), ("a", 1))):
-            transfer = Transfer(1000 + number, plan_id, DISKS[number], Extent(0, chunks * CHUNK), credit=POOL)
-            machine.transfers[transfer.transfer_id] = transfer
-            machine.tell(TransfersSubmitted((transfer,)))
-        machine.tell(event)
-        # The books are checked: nobody waits for credit that is there.
-        machine.go_on(3)
+def test_credit_that_a_plan_may_use_in_its_new_class_is_used_at_once() -> None:
+    """Spilled bytes stay in their lane, whatever the plan's class."""
+    machine = Machine()
+    machine.tell(PoolOpened(POOL, 16 * CHUNK))
+    for number, (plan_id, priority, chunks) in enumerate((("a", INTERACTIVE, 12), ("b", BATCH, 2))):
+        machine.tell(PlanOpened(plan_id, priority))
+        extent = Extent(0, chunks * CHUNK)
+        transfer = Transfer(number, plan_id, DISKS[number], extent, credit=POOL, write_back=plan_id == "b")
+        machine.transfers[number] = transfer
+        machine.tell(TransfersSubmitted((transfer,)))
+    assert len(machine.ends) == 1, "a batch plan may use three quarters"
+    machine.tell(PriorityChanged("b", INTERACTIVE))
+    assert len(machine.ends) == 2
+
+
+def test_credit_that_a_plan_waited_for_is_others_when_it_ends() -> None:
+    machine = Machine()
+    machine.tell(PoolOpened(POOL, 16 * CHUNK))
+    for number, (plan_id, chunks) in enumerate((("a", 10), ("b", 8), ("c", 4))):
+        machine.tell(PlanOpened(plan_id, INTERACTIVE))
+        transfer = Transfer(number, plan_id, DISKS[number], Extent(0, chunks * CHUNK), credit=POOL)
+        machine.transfers[number] = transfer
+        machine.tell(TransfersSubmitted((transfer,)))
+    machine.tell(PlanClosed("b"))
+    assert {chunk.transfer_id for _, _, chunk in machine.ends} == {0, 2}
