@@ -13,6 +13,7 @@ from concurrent.futures import Future, ProcessPoolExecutor
 from multiprocessing import get_context
 
 from benchmarks import scheduler_cases as cases
+from benchmarks import scheduler_centre
 from benchmarks.figures import Figure
 from pystachio.io_scheduler.events import (
     Action,
@@ -71,7 +72,7 @@ def _submit_cases(pool: ProcessPoolExecutor, *, quick: bool) -> Sequence[Future[
         pool.submit(cases.slow_disk, seconds),
         pool.submit(cases.inheritance, seconds * 2),
         pool.submit(cases.overload, seconds),
-        pool.submit(cases.centre_away),
+        pool.submit(scheduler_centre.figures, quick=quick),
     ]
 
 

@@ -14,7 +14,6 @@ from pystachio.io_scheduler.simulation import (
     NVME,
     PCIE,
     AllToAll,
-    CentralService,
     Device,
     DeviceFault,
     Hardware,
@@ -278,22 +277,4 @@ def overload(seconds: float) -> list[Figure]:
             "at least",
             {"strict": shares["strict"]},
         )
-    ]
-
-
-def centre_away() -> list[Figure]:
-    """The same work with the centre away for 30 s, and there all the time."""
-    scenario = load_scenario("centre_away")
-    there = [CentralService() if isinstance(each, CentralService) else each for each in scenario.workloads]
-    away = simulate(scenario, POLICIES["pystachio"])
-    usual = simulate(replace(scenario, workloads=there), POLICIES["pystachio"])
-    meanwhile = [outcome.of(NORMAL).quantile(1.0) or 0.0 for outcome in (away, usual)]
-    rates = [sum(each.bytes_per_second for each in outcome.classes) for outcome in (away, usual)]
-    return [
-        Figure("failed plans, centre away for 30 s", sum(each.plans_failed for each in away.classes), "plans", 0.0),
-        Figure("throughput with the centre away", rates[0] / rates[1], "share", 0.98, "at least"),
-        Figure(
-            "slowest plan submitted meanwhile, over the same with the centre", meanwhile[0] / meanwhile[1], "ratio", 1.1
-        ),
-        Figure("messages to and from the centre", usual.central_messages / usual.chunks, "a chunk", 0.001),
     ]

@@ -171,8 +171,12 @@ class Simulation:
         if self._idle_at != time.events - 1:
             self._idle_since = time.now
         self._idle_at = time.events
-        if time.is_over or time.now - self._idle_since > PATIENCE_SECONDS:
+        if time.now - self._idle_since > PATIENCE_SECONDS or not (time.interference or self._somebody_wakes()):
             self._fail_if_waiting()
+
+    def _somebody_wakes(self) -> bool:
+        """To try again, or because a device is late."""
+        return any(node.scheduler.next_wake() is not None for node in self.nodes)
 
     def _fail_if_waiting(self) -> None:
         if any(node.transfers for node in self.nodes) or self._to_end:

@@ -35,7 +35,9 @@ class VirtualTime:
         self.now = 0.0
         self.events = 0
         self.work = 0
-        """How many events beyond the background are due; without one, nothing will ever end again."""
+        """How many events beyond the background are due; without one, nothing ends by itself."""
+        self.interference = 0
+        """How many messages of the central service, and faults and their ends, are due."""
         self.stopped = False
         self._due: list[tuple[float, int, int, int, Callable[[Any], None], Any]] = []
         self._sequence = count()
@@ -46,6 +48,8 @@ class VirtualTime:
         """Call `act(argument)` at `when`; `kind` and `subject` (who it happens to) go into the hash."""
         if kind > Kind.BACKGROUND:
             self.work += 1
+        elif kind != Kind.WAKE:
+            self.interference += 1
         heappush(self._due, (when, next(self._sequence), kind, subject, act, argument))
 
     def run(self, until: float, when_nothing_works: Callable[[], None]) -> None:
@@ -63,6 +67,8 @@ class VirtualTime:
             unhashed.extend((now, kind, subject))
             if kind > background:
                 self.work -= 1
+            elif kind:
+                self.interference -= 1
             act(argument)
             if not self.work:
                 when_nothing_works()
