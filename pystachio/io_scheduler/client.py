@@ -96,6 +96,10 @@ class TransferClient:
         """The same plan's client, whose transfers are recorded as the operator's."""
         return TransferClient(self._service, self.plan_id, operator)
 
+    def link(self, path: str) -> Link | None:
+        """Where the file is read from; None as long as nobody has read it."""
+        return self._service.known_link(path)
+
     async def read(self, path: str, extents: Sequence[Extent], *, criticality: int = 0) -> list[HostBuffer]:
         """One buffer per extent, in order. Neighbouring extents are read together and share their memory.
 

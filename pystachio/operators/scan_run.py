@@ -16,7 +16,7 @@ from pystachio.operators.operator import Output
 from pystachio.operators.parquet_decode import FetchedExtents
 from pystachio.operators.placement import to_device
 from pystachio.operators.scan_rows import RowReader, UnitRows
-from pystachio.operators.scan_units import Unit
+from pystachio.operators.scan_units import Unit, in_turns
 from pystachio.runtime.context import Context
 from pystachio.runtime.failures import root_cause
 from pystachio.runtime.memory import Reservation, Tier
@@ -25,10 +25,10 @@ from pystachio.runtime.tracing import WaitReason
 T = TypeVar("T")
 
 _READ_AHEAD_BYTES = 8 << 20
-"""Bytes under way or fetched, and not taken up by a worker, beyond which no further unit is read ahead..."""
+"""Bytes for each link, under way or fetched, and not taken up by a worker, beyond which no unit is read ahead..."""
 
 _READ_AHEAD_UNITS = 2
-"""...but always these many units beyond one for each worker."""
+"""...but always these many units for each link, beyond one for each worker."""
 
 _TRIAL_UNITS = 4
 _MOSTLY_DEAD = 0.5
@@ -54,12 +54,13 @@ class ScanRun:
         self._ctx = ctx
         self._out = out
         self._reader = reader
-        self._units = units
+        self._units = in_turns(units, ctx.transfers.link)
         # One more than can run: none idles while a batch is handed over. A single worker keeps the file's order.
         workers = ctx.settings.workers
         self._takers = workers + 1 if workers > 1 else 1
         self._ready: asyncio.Queue[_Fetch | None] = asyncio.Queue()
-        self._window = _Window(_READ_AHEAD_BYTES, self._takers + _READ_AHEAD_UNITS)
+        links = len({ctx.transfers.link(unit.file.path) for unit in units})
+        self._window = _Window(links * _READ_AHEAD_BYTES, self._takers + links * _READ_AHEAD_UNITS)
         self._held: set[Reservation] = set()
         self._finished = 0
         self._dead = 0

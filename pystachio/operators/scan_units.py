@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import zip_longest
 
 import pyarrow as pa
 
@@ -76,6 +77,21 @@ def plan_units(
                 pruned += 1
                 skipped += sum(file.chunks(column)[group].length for column in file_columns)
     return ScanUnits(tuple(units), pruned, skipped)
+
+
+def in_turns(units: Sequence[Unit], link_of: Callable[[str], object]) -> list[Unit]:
+    """The units such that the links of their files take turns: so all disks that a table lies on work from the start.
+
+    Those of one link keep their order.
+    """
+    by_link: dict[object, list[Unit]] = {}
+    link_of_file: dict[str, object] = {}
+    for unit in units:
+        path = unit.file.path
+        if path not in link_of_file:
+            link_of_file[path] = link_of(path)
+        by_link.setdefault(link_of_file[path], []).append(unit)
+    return [unit for turn in zip_longest(*by_link.values()) for unit in turn if unit is not None]
 
 
 def require_unchanged(table: Table) -> None:

@@ -13,11 +13,13 @@ if TYPE_CHECKING:
     from pystachio.io_scheduler.activity import IoActivity
     from pystachio.io_scheduler.client import HostBuffer, TransferClient
     from pystachio.io_scheduler.ledger import Ledger
-    from pystachio.io_scheduler.request import Extent, Lease, PriorityClass
+    from pystachio.io_scheduler.request import Extent, Lease, Link, PriorityClass
 
 
 class Transfers(Protocol):
     """What an operator may ask of the I/O scheduler; `io_scheduler.client.TransferClient` says more."""
+
+    def link(self, path: str) -> Link | None: ...
 
     async def read(self, path: str, extents: Sequence[Extent], *, criticality: int = 0) -> list[HostBuffer]: ...
 
@@ -32,6 +34,9 @@ class PlanTransfers:
     def __init__(self, client: TransferClient, entry: PlanEntry) -> None:
         self._client = client
         self._entry = entry
+
+    def link(self, path: str) -> Link | None:
+        return self._client.link(path)
 
     async def read(self, path: str, extents: Sequence[Extent], *, criticality: int = 0) -> list[HostBuffer]:
         self._entry.begin_external()

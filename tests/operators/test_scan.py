@@ -18,7 +18,7 @@ import pytest
 
 from pystachio.errors import DataError, NotFound
 from pystachio.io_scheduler.client import HostBuffer, TransferClient
-from pystachio.io_scheduler.request import Extent
+from pystachio.io_scheduler.request import Extent, Link
 from pystachio.operators.arrow import batch_to_arrow, column_from_arrow
 from pystachio.operators.batch import Batch
 from pystachio.operators.column import BytesColumn, Dictionary, DictionaryColumn
@@ -42,6 +42,9 @@ class CountingClient:
     client: TransferClient
     extents: list[Extent] = field(default_factory=list)
     reads: int = 0
+
+    def link(self, path: str) -> Link | None:
+        return self.client.link(path)
 
     async def read(self, path: str, extents: Sequence[Extent], *, criticality: int = 0) -> list[HostBuffer]:
         self.extents.extend(extents)
@@ -317,6 +320,9 @@ async def test_a_failing_read_releases_everything(client: CountingClient, tmp_pa
     @dataclass
     class FailsLate:
         reads: int = 0
+
+        def link(self, path: str) -> Link | None:
+            return client.link(path)
 
         async def read(self, path: str, extents: Sequence[Extent], *, criticality: int = 0) -> list[HostBuffer]:
             self.reads += 1
