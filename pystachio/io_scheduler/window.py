@@ -154,16 +154,12 @@ class Window:
     def _note_lone_chunk(self, now: float, seconds: float, length: int) -> None:
         self.is_measuring = False
         chunks = self._lone_chunks
-        # What a small request takes says little about a chunk on a device that serves several side by side.
-        whole = [chunk for chunk in chunks if 2 * chunk[1] >= self.chunk_bytes]
-        if 2 * length < self.chunk_bytes and whole:
-            self._measure_at = now + SOON_SECONDS
-            return
-        if 2 * length >= self.chunk_bytes and len(whole) < len(chunks):
-            chunks.clear()
-            chunks.extend(whole)
-        chunks.append((seconds, length))
         lost = seconds + (self.nbytes / self.rate if self.rate else 0.0)
+        if 2 * length < self.chunk_bytes and any(self._is_near(other) for _, other in chunks):
+            # What a small request takes says little about a chunk on a device that serves several side by side.
+            self._measure_at = now + max(SOON_SECONDS, lost / MEASUREMENT_SHARE)
+            return
+        chunks.append((seconds, length))
         if len(chunks) == 1:
             self._measure_at = now + SOON_SECONDS
         elif len(chunks) < LATENCIES:
@@ -188,10 +184,10 @@ class Window:
         self._period_is_full |= is_full
         self.rate = max(self._best, self._best_before)
         if not self._is_first:
-            self._fit(self.rate)
+            self._fit(now, self.rate)
         elif not grows and not is_lone and self._lone_chunks:
             self._is_first = False
-            self._fit(self.rate)
+            self._fit(now, self.rate)
         elif is_full:
             self.nbytes = max(self.nbytes, min(2 * self.nbytes, LARGEST_WINDOW_BYTES))
 
@@ -203,12 +199,16 @@ class Window:
         self._lone_chunks.clear()
         self._measure_at = now
 
-    def _fit(self, rate: float) -> None:
+    def _fit(self, now: float, rate: float) -> None:
         limits = self._limits
         chunk = limits.chunk_bytes
         while chunk > limits.smallest_chunk_bytes and chunk > rate * CHUNK_SECONDS * 1.5:
             chunk = -(-chunk // 2)
-        self.chunk_bytes = -(-chunk // limits.alignment) * limits.alignment
+        chunk = -(-chunk // limits.alignment) * limits.alignment
+        if chunk != self.chunk_bytes:
+            self.chunk_bytes = chunk
+            if not any(self._is_near(length) for _, length in self._lone_chunks):
+                self._measure_at = min(self._measure_at, now + SOON_SECONDS)
         # B L0 + chunk is what the device delivers while one chunk passes through it alone.
         window = GAIN * rate * self._lone_seconds(self.chunk_bytes, rate)
         # In whole chunks, rounded up: half a chunk cannot be started.
@@ -221,9 +221,14 @@ class Window:
         The time is a latency plus something for each byte, so it shrinks at most in proportion to the length, and by
         at most what the bytes take at the best rate.
         """
+        near = [chunk for chunk in self._lone_chunks if self._is_near(chunk[1])]
         return min(
             seconds + (length - other) / rate
             if other <= length
             else max(seconds * length / other, seconds - (other - length) / rate)
-            for seconds, other in self._lone_chunks
+            for seconds, other in near or self._lone_chunks
         )
+
+    def _is_near(self, length: int) -> bool:
+        """Whether what a chunk of the length takes says something about those of the present length."""
+        return self.chunk_bytes <= 2 * length <= 4 * self.chunk_bytes
