@@ -241,7 +241,8 @@ class IoSchedulerService:
     ) -> Submission:
         """Queue transfers of one file; the submission's `ended` says when all of them have ended."""
         assert self._loop is not None, "the service is not running"
-        submission = Submission(plan_id, path, link, operator, self._loop.create_future(), len(requests))
+        device = self._links.device(link)
+        submission = Submission(plan_id, path, link, device, operator, self._loop.create_future(), len(requests))
         refusal = self._refusal(plan_id)
         if refusal is not None:
             submission.ended.set_exception(refusal)
@@ -383,7 +384,7 @@ class IoSchedulerService:
                 case CancelChunks(transfer_id, offsets):
                     for offset in offsets:
                         inside = self._inside[transfer_id, offset]
-                        self._links.device(inside.pending.transfer.link).abandon(inside.request)
+                        inside.pending.submission.device.abandon(inside.request)
                 case WriteOffChunks(transfer_id, offsets):
                     self._write_off(transfer_id, offsets)
                 case _:
@@ -413,7 +414,7 @@ class IoSchedulerService:
             pending.started_at = now
         self._inside[transfer_id, offset] = self._chunk_inside(pending, request, queue_seconds, now)
         try:
-            self._links.device(transfer.link).start(request, ended)
+            pending.submission.device.start(request, ended)
         except Exception as error:
             failure = InternalError(f"a device did not take a chunk: {error!r}")
             failure.__cause__ = error

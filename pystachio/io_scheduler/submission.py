@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from pystachio.errors import PystachioError
-from pystachio.io_scheduler.devices import Buffer, ChunkRequest, DeviceFile
+from pystachio.io_scheduler.devices import Buffer, ChunkRequest, Device, DeviceFile
 from pystachio.io_scheduler.ledger import Account
 from pystachio.io_scheduler.request import CreditPool, Extent, Link, PriorityClass, Transfer
 
@@ -46,6 +46,7 @@ class Submission:
     plan_id: str
     path: str
     link: Link
+    device: Device
     operator: str
     ended: asyncio.Future[None]
     remaining: int
