@@ -11,8 +11,10 @@ import pyarrow.compute as pc
 import pytest
 import torch
 
-from pystachio.errors import Cancelled, ResourceExhausted
-from pystachio.io_scheduler.request import PriorityClass
+from pystachio.errors import Cancelled, DataError, ResourceExhausted
+from pystachio.io_scheduler.devices.faulty import ChooseFault, FaultyDevice, Vanish, scripted
+from pystachio.io_scheduler.devices.posix import PosixDevice
+from pystachio.io_scheduler.request import Link, PriorityClass
 from pystachio.io_scheduler.service import IoSchedulerService
 from pystachio.operators.arrow import batch_to_arrow
 from pystachio.operators.batch import Batch
@@ -141,3 +143,36 @@ async def test_a_budget_that_holds_one_unit_is_enough(tmp_path: Path) -> None:
         with pytest.raises(ResourceExhausted) as caught:
             await handle.wait()
         assert caught.value.setting == "memory"
+
+
+async def test_a_disk_that_vanishes_fails_exactly_the_plans_that_read_it(tmp_path: Path) -> None:
+    """With a typed error, and nothing stays behind."""
+    faults: dict[str, ChooseFault] = {}
+
+    def open_device(link: Link) -> FaultyDevice:
+        loop = asyncio.get_running_loop()
+        # Read when a chunk starts: footers are read while the disk is well.
+        return FaultyDevice(PosixDevice(), lambda *start: faults.get(link.name, scripted({}))(*start), timers=loop)
+
+    async def locate(path: str) -> Link:
+        return Link("disk", Path(path).parent.name)
+
+    service = IoSchedulerService(open_device=open_device, locate=locate)
+    async with make_node(service, 2) as node:
+        scans = {}
+        for name in ("hit", "well"):
+            (tmp_path / name).mkdir()
+            path = write(data(), tmp_path / name / "t.parquet", row_group_size=500)
+            scans[name] = scan_of(await open_table(service, path))
+        gone_at = service.ledger.plan("footers").requests + 5
+        faults["hit"] = lambda number, now: Vanish() if number >= gone_at else None
+        handles = {name: await submit(node, scan, name) for name, scan in scans.items()}
+        with pytest.raises(DataError, match="gone") as caught:
+            await handles["hit"][1].wait()
+        assert caught.value.plan_id == "hit"
+        output, handle = handles["well"]
+        await handle.wait()
+        assert sum(batch.length for batch in output.batches) == ROWS // 2
+        now = node.statistics()
+        assert now.leaked_bytes == now.leaked_external == 0
+        assert now.memory[Tier.HOST].used == 0

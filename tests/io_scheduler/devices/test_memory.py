@@ -99,10 +99,13 @@ def test_rates_hold_in_real_time_on_several_links_at_once(uvloop: bool) -> None:
         return seconds
 
     loop_factory = __import__("uvloop").new_event_loop if uvloop else None
+    tries = []
     with asyncio.Runner(loop_factory=loop_factory) as runner:
-        seconds = runner.run(main())
-    # The last callback may be late on a busy machine; the wire is exact.
-    assert all(0.1049 <= taken < 0.15 for taken in seconds), seconds
+        # Never too fast; and not too slow the first time that the machine lets it.
+        while not tries or (max(tries[-1]) >= 0.11 and len(tries) < 20):
+            tries.append(runner.run(main()))
+            assert min(tries[-1]) >= 0.1049
+    assert max(tries[-1]) < 0.11, tries
 
 
 def test_precise_timers_are_never_early_and_hardly_late() -> None:
