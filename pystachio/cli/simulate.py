@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -21,7 +23,9 @@ if TYPE_CHECKING:
 
 
 def simulate(
-    scenario: Annotated[str, typer.Argument(help="The name of a built-in scenario, or a Python file with one.")],
+    scenario: Annotated[
+        str, typer.Argument(metavar="SCENARIO", help="The name of a built-in scenario, or a Python file with one.")
+    ],
     policy: Annotated[
         list[str] | None, typer.Option(help="Which policies, side by side. [default: the scenario's]")
     ] = None,
@@ -44,7 +48,8 @@ def simulate(
 
             require_matplotlib()
         collected = _trace() if trace is not None else None
-        comparisons = _compare(asked, policies, seed, collected, quiet=quiet)
+        with _blamed(scenario, seed):
+            comparisons = _compare(asked, policies, seed, collected, quiet=quiet)
         _write_files(asked, comparisons, collected, trace, chart)
         if as_json:
             from pystachio.cli.simulation_report import as_object
@@ -58,7 +63,8 @@ def simulate(
 
 def _load(name: str, policies: list[str] | None) -> tuple[Scenario, list[Policy]]:
     """What is not there is wrong usage; what is there and fails is not."""
-    from pystachio.io_scheduler.simulation.scenario import find_policy, load_scenario
+    from pystachio.io_scheduler.simulation.scenario import find_policy
+    from pystachio.io_scheduler.simulation.scenario_files import load_scenario
 
     try:
         scenario = load_scenario(name)
@@ -73,21 +79,31 @@ def _trace() -> Trace:
     return Trace()
 
 
+@contextmanager
+def _blamed(name: str, seed: int) -> Iterator[None]:
+    """What fails in the scenario's own code is not a defect of the simulator; a deadlock is one of the scheduler."""
+    from pystachio.io_scheduler.simulation.scenario_files import blame
+    from pystachio.io_scheduler.simulation.simulation import Deadlock
+
+    try:
+        yield
+    except Deadlock as deadlock:
+        raise InternalError(f"deadlock: {deadlock}", hint=f"--seed {seed} shows it again") from None
+    except Exception as error:
+        raise blame(name, error) or error from error
+
+
 def _compare(
     scenario: Scenario, policies: list[Policy], seed: int, trace: Trace | None, *, quiet: bool
 ) -> list[Comparison]:
     from pystachio.io_scheduler.simulation.comparison import compare
-    from pystachio.io_scheduler.simulation.simulation import Deadlock
 
     def begins(policy: Policy) -> None:
         if not quiet:
             say(f"simulating {policy.name}")
 
     started()
-    try:
-        return compare(scenario, policies, seed, trace=trace, begins=begins)
-    except Deadlock as deadlock:
-        raise InternalError(f"deadlock: {deadlock}", hint=f"--seed {seed} shows it again") from None
+    return compare(scenario, policies, seed, trace=trace, begins=begins)
 
 
 def _write_files(

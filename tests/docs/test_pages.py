@@ -16,6 +16,8 @@ from pystachio.cli.main import app
 
 DOCS = Path(__file__).parents[2] / "docs"
 PAGES = sorted(DOCS.glob("*.md"))
+_FILE_NAME = re.compile(r"# (\w+\.py)\n")
+"""A program that begins so is saved under this name too."""
 _BLOCK = re.compile(r"^```(python|console)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
@@ -79,6 +81,8 @@ def test_page(page: Path) -> None:
     for kind, text in _BLOCK.findall(page.read_text(encoding="utf-8")):
         if kind == "python":
             exec(text, names)
+            if (name := _FILE_NAME.match(text)) is not None:
+                Path(name[1]).write_text(text, encoding="utf-8")
             continue
         for command in commands(text):
             said = outcome(command.line)

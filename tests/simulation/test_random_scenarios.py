@@ -6,7 +6,8 @@ from collections import Counter
 
 import pytest
 
-from pystachio.io_scheduler.policy import POLICIES, LinkQueue
+from pystachio.io_scheduler.link_queue import LinkQueue
+from pystachio.io_scheduler.policy import POLICIES
 from pystachio.io_scheduler.resources import CreditBudget, PeerBudget
 from pystachio.io_scheduler.scheduler import Scheduler
 from pystachio.io_scheduler.simulation.devices import Condition, SimulatedDevice
@@ -60,12 +61,12 @@ def find_a_violation(seeds: int = 60) -> str:
 
 
 def test_memory_beyond_a_pool_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(CreditBudget, "has_room", lambda budget, flow, length: True)
+    monkeypatch.setattr(CreditBudget, "has_room", lambda budget, line, length, now: True)
     assert "bytes are in use of" in find_a_violation()
 
 
 def test_a_waiter_that_is_not_woken_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Scheduler, "_wake", lambda scheduler, resource, actions, now: None)
+    monkeypatch.setattr(Scheduler, "_give_turn", lambda scheduler, resource, now: None)
     monkeypatch.setattr(Scheduler, "check_invariants", lambda scheduler: None)
     assert find_a_violation().startswith(("everything waits and nothing is due", "after 300 s somebody still waits"))
 
@@ -79,22 +80,22 @@ def test_a_turn_that_is_not_given_back_is_noticed(monkeypatch: pytest.MonkeyPatc
 def test_credit_that_is_not_given_back_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     given = CreditBudget.give
     monkeypatch.setattr(
-        CreditBudget, "give", lambda budget, length: given(budget, length - 1 if length > 1 else length), raising=False
+        CreditBudget, "give", lambda budget, plan, length: given(budget, plan, length - 1 if length > 1 else length)
     )
     monkeypatch.setattr(Scheduler, "check_invariants", lambda scheduler: None)
     assert find_a_violation() != "nothing"
 
 
 def test_a_chunk_that_starts_twice_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    dispatch = LinkQueue._dispatch
+    take = LinkQueue._take
 
-    def twice(queue, lane, flow, progress, length, now):  # type: ignore[no-untyped-def]
-        chunk = dispatch(queue, lane, flow, progress, length, now)
+    def twice(queue, line, progress, length, now):  # type: ignore[no-untyped-def]
+        chunk = take(queue, line, progress, length, now)
         if len(progress.outstanding) == 3:
             progress.dispatched -= length
         return chunk
 
-    monkeypatch.setattr(LinkQueue, "_dispatch", twice)
+    monkeypatch.setattr(LinkQueue, "_take", twice)
     monkeypatch.setattr(Scheduler, "check_invariants", lambda scheduler: None)
     assert "is moved twice" in find_a_violation()
 

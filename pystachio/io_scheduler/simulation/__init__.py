@@ -9,7 +9,8 @@ from pystachio.io_scheduler.simulation.exchanges import AllToAll, UrgentMessages
 from pystachio.io_scheduler.simulation.faults import Cancel, DeviceFault, Rerank, Silence
 from pystachio.io_scheduler.simulation.hardware import GIB, GPU, KIB, MIB, NVME, PCIE, Device, Hardware, Network
 from pystachio.io_scheduler.simulation.outcome import ClassOutcome, LinkOutcome, Outcome
-from pystachio.io_scheduler.simulation.scenario import Scenario, built_in_names, find_policy, load_scenario, simulate
+from pystachio.io_scheduler.simulation.scenario import Scenario, find_policy, simulate
+from pystachio.io_scheduler.simulation.scenario_files import built_in_names, load_scenario
 from pystachio.io_scheduler.simulation.shared_scans import SharedScan
 from pystachio.io_scheduler.simulation.simulation import Deadlock
 from pystachio.io_scheduler.simulation.workloads import Queries, Scans, Workload

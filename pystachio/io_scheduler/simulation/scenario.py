@@ -1,19 +1,13 @@
-"""Scenarios: what to simulate, as plain data in plain Python files, and running them."""
+"""Scenarios: what to simulate, as plain data, and running them."""
 
 from __future__ import annotations
 
-import traceback
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from importlib import import_module
-from pathlib import Path
-from pkgutil import iter_modules
-from types import ModuleType
 
-from pystachio.errors import InvalidRequest, NotFound, PystachioError
+from pystachio.errors import InvalidRequest, NotFound
 from pystachio.io_scheduler.policy import POLICIES, Policy
 from pystachio.io_scheduler.request import PriorityClass
-from pystachio.io_scheduler.simulation import scenarios
 from pystachio.io_scheduler.simulation.faults import Fault
 from pystachio.io_scheduler.simulation.fields import require_not_negative, require_positive
 from pystachio.io_scheduler.simulation.hardware import Hardware
@@ -142,59 +136,3 @@ def _link_outcome(meter: LinkMeter, seconds: float) -> LinkOutcome:
         slot_seconds=meter.slot_seconds,
         shares_by_class=meter.shares(),
     )
-
-
-def built_in_names() -> list[str]:
-    return sorted(module.name for module in iter_modules(scenarios.__path__))
-
-
-def load_scenario(name: str) -> Scenario:
-    """A built-in scenario by name, or that of a Python file. Raises NotFound, or InvalidRequest that says where."""
-    if name in built_in_names():
-        return _call(import_module(f"{scenarios.__name__}.{name}"), name)
-    path = Path(name)
-    if path.suffix != ".py":
-        raise NotFound(f"no such scenario: {name}", hint=f"a Python file, or one of {', '.join(built_in_names())}")
-    return _call(_execute(path), str(path))
-
-
-def _execute(path: Path) -> ModuleType:
-    try:
-        source = path.read_bytes()
-    except FileNotFoundError:
-        raise NotFound(f"no such scenario file: {path}") from None
-    except OSError as error:
-        raise InvalidRequest(f"the scenario file cannot be read: {path}: {error.strerror}") from None
-    module = ModuleType("scenario")
-    module.__file__ = str(path)
-    try:
-        exec(compile(source, str(path), "exec"), module.__dict__)
-    except SyntaxError as error:
-        raise InvalidRequest(f"the scenario is not Python: {path}, line {error.lineno}: {error.msg}") from None
-    except Exception as error:
-        raise _failed(path, error) from error
-    return module
-
-
-def _call(module: ModuleType, where: str) -> Scenario:
-    function = getattr(module, "scenario", None)
-    if not callable(function):
-        raise InvalidRequest(
-            f"the scenario file defines no function `scenario`: {where}", hint="def scenario() -> Scenario: ..."
-        )
-    try:
-        scenario = function()
-    except Exception as error:
-        raise _failed(Path(where), error) from error
-    if not isinstance(scenario, Scenario):
-        raise InvalidRequest(f"`scenario` returned no Scenario but {type(scenario).__name__}: {where}")
-    return scenario
-
-
-def _failed(path: Path, error: Exception) -> InvalidRequest:
-    """Says in which line of the file it happened."""
-    lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(path)]
-    what = error.message if isinstance(error, PystachioError) else f"{type(error).__name__}: {error}"
-    hint = error.hint if isinstance(error, PystachioError) else None
-    place = f", line {lines[-1]}" if lines else ""
-    return InvalidRequest(f"the scenario fails: {path}{place}: {what}", hint=hint)
