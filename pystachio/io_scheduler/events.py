@@ -25,10 +25,14 @@ class PoolOpened:
 
 @dataclass(frozen=True, slots=True)
 class CreditReleased:
-    """The consumer has passed on, or dropped, `nbytes` that were delivered to it."""
+    """The consumer has passed on, or dropped, `nbytes` that were delivered to it.
+
+    `plan_id` is the plan that submitted the transfer: a plan whose consumers are slow is to wait itself, not others.
+    """
 
     pool: CreditPool
     nbytes: int
+    plan_id: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping
 
-from pystachio.io_scheduler.policy import Plan
+from pystachio.io_scheduler.progress import Plan
 from pystachio.io_scheduler.request import Lease, PlanOrder, PriorityClass
 
 LONGEST_LEASE_SECONDS = 60.0

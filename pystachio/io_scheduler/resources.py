@@ -1,100 +1,131 @@
 """What a chunk needs besides room on its own link: memory credit, a turn with its peer, room on a shared link.
 
-A flow whose next chunk lacks one of them is parked there and does not stand in anybody's way; it returns to its queue
-when there is room again.
+A line whose next chunk lacks one of them is parked there and does not stand in anybody's way; it returns to its flow
+when there is room. Nobody takes what an earlier or more urgent line waits for: otherwise small chunks would pass a
+large one for ever.
 """
 
 from __future__ import annotations
 
-from collections import deque
+from bisect import bisect_left, insort
 from collections.abc import Iterator
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
-from pystachio.io_scheduler.request import PriorityClass
+from pystachio.io_scheduler.policy import AGEING_SECONDS, LANE_OF_CLASS
 
-AGEING_SECONDS = 5.0
-"""Whoever has waited for so long is served before more urgent ones that came later."""
-
-CREDIT_EIGHTHS = (8, 7, 6)
-"""Of a pool's bytes that a class may use: batch plans whose consumers are slow must not hold all of it."""
-
-
-class ParkedFlow(Protocol):
-    """What a resource needs to know of a flow (`policy.Flow`)."""
-
-    @property
-    def urgency(self) -> PriorityClass: ...
-
-    @property
-    def needs(self) -> int:
-        """Bytes that its next chunk needs of what it is parked on."""
-        ...
-
-    @property
-    def parked_at(self) -> float: ...
+if TYPE_CHECKING:
+    from pystachio.io_scheduler.flow import Line
+    from pystachio.io_scheduler.progress import Plan
 
 
 class Resource(Protocol):
-    """What flows take some of, and are parked on when there is not enough."""
+    """What chunks take some of, and lines are parked on when there is not enough."""
 
     @property
     def waiters(self) -> Waiters: ...
 
-    def has_room(self, flow: ParkedFlow, length: int) -> bool: ...
+    def may_take(self, line: Line, length: int, now: float) -> bool:
+        """Whether there is room, and nobody else's turn."""
+        ...
+
+    def has_room(self, line: Line, length: int, now: float) -> bool:
+        """Whether there is room when it is the line's turn."""
+        ...
 
 
 class Waiters:
-    """The flows parked on one resource, by class and then by arrival; `patience` seconds are too long a wait."""
+    """The lines parked on one resource: by lane, then those of plans that hold the least of it, then by arrival.
 
-    __slots__ = ("_lanes", "_patience", "count", "reserved_for")
+    Who had its turn when there was no room on its link is in danger of never having both: the second time, what it
+    needs is `reserved_for` it.
+    """
 
-    def __init__(self, patience: float = AGEING_SECONDS) -> None:
-        self._patience = patience
-        self._lanes: tuple[deque[ParkedFlow], ...] = tuple(deque() for _ in PriorityClass)
+    __slots__ = ("_budget", "_lanes", "count", "reserved_bytes", "reserved_for", "turn")
+
+    def __init__(self, budget: CreditBudget | None = None) -> None:
+        self._budget = budget
+        self._lanes: tuple[dict[str, list[tuple[int, Line]]], ...] = ({}, {}, {}, {})
         self.count = 0
-        self.reserved_for: ParkedFlow | None = None
-        """A flow that has waited so long that nobody else may take what is released."""
+        self.turn: Line | None = None
+        """Was parked here, and goes before all that still are."""
+        self.reserved_for: Line | None = None
+        self.reserved_bytes = 0
 
-    def __iter__(self) -> Iterator[ParkedFlow]:
-        for lane in self._lanes:
-            yield from lane
+    def __iter__(self) -> Iterator[Line]:
+        for groups in self._lanes:
+            for group in groups.values():
+                for _, line in group:
+                    yield line
 
-    def add(self, flow: ParkedFlow) -> None:
-        self._lanes[flow.urgency].append(flow)
+    def add(self, line: Line) -> None:
+        groups = self._lanes[line.lane]
+        insort(groups.setdefault(self._group(line), []), (line.ticket, line))
         self.count += 1
 
-    def remove(self, flow: ParkedFlow) -> None:
-        for lane in self._lanes:
-            if flow in lane:
-                lane.remove(flow)
-                self.count -= 1
-                break
-        if self.reserved_for is flow:
-            self.reserved_for = None
+    def remove(self, line: Line) -> None:
+        groups, name = self._lanes[line.lane], self._group(line)
+        group = groups[name]
+        del group[bisect_left(group, (line.ticket, line))]
+        if not group:
+            del groups[name]
+        self.count -= 1
 
-    def let_pass(self, flow: ParkedFlow) -> bool:
-        """Whether the flow may take of what is there: what is too little for a more urgent one is kept for it."""
-        if self.reserved_for is not None:
-            return self.reserved_for is flow
-        return not any(self._lanes[: flow.urgency])
-
-    def first(self, now: float) -> ParkedFlow | None:
+    def first(self, now: float) -> Line | None:
         """Whose turn it is: somebody who has waited too long, else the most urgent."""
-        found: ParkedFlow | None = None
-        for lane in self._lanes:
-            if not lane:
-                continue
-            flow = lane[0]
-            if now - flow.parked_at > self._patience:
-                self.reserved_for = flow
-                return flow
-            if found is None:
-                found = flow
+        found: Line | None = None
+        for groups in self._lanes:
+            if groups:
+                line = self._first_of(groups)
+                if found is None:
+                    found = line
+                    if now - line.waits_since > AGEING_SECONDS:
+                        break
+                elif self._overtakes(line, now):
+                    return line
         return found
 
+    def precede(self, line: Line, now: float) -> bool:
+        """Whether somebody who is parked goes before a line that is not."""
+        if line is self.turn or line is self.reserved_for:
+            return False
+        first = self.turn or (self.first(now) if self.count else None)
+        if first is None:
+            return False
+        if first.lane != line.lane:
+            return first.lane < line.lane or self._overtakes(first, now)
+        if not line.ticket:
+            return self._held(first) <= self._held(line)
+        return (self._held(first), first.ticket) < (self._held(line), line.ticket)
 
-class Budget:
-    """Bytes of which flows take some and give them back."""
+    def reserve(self, line: Line) -> None:
+        self.reserved_for, self.reserved_bytes = line, line.needs
+
+    def reserved_against(self, line: Line) -> int:
+        """Bytes that this line must leave free for another."""
+        other = self.reserved_for
+        return 0 if other is None or other is line or other.lane > line.lane else self.reserved_bytes
+
+    def _first_of(self, groups: dict[str, list[tuple[int, Line]]]) -> Line:
+        heads = [group[0] for group in groups.values()]
+        if len(heads) == 1:
+            return heads[0][1]
+        return min(heads, key=lambda head: (self._held(head[1]), head[0]))[1]
+
+    def _group(self, line: Line) -> str:
+        return "" if self._budget is None else line.plan_id
+
+    def _held(self, line: Line) -> int:
+        return 0 if self._budget is None else self._budget.held(line.plan_id)
+
+    def _overtakes(self, line: Line, now: float) -> bool:
+        """Whether it goes before lines of more urgent lanes."""
+        if now - line.waits_since <= AGEING_SECONDS:
+            return False
+        return self._budget is None or self._budget.would_fit(line)
+
+
+class PeerBudget:
+    """The bytes under way between this node and one peer."""
 
     __slots__ = ("nbytes", "used", "waiters")
 
@@ -103,11 +134,13 @@ class Budget:
         self.used = 0
         self.waiters = Waiters()
 
-    def has_room(self, flow: ParkedFlow, length: int) -> bool:
+    def may_take(self, line: Line, length: int, now: float) -> bool:
+        return not self.waiters.precede(line, now) and self.has_room(line, length, now)
+
+    def has_room(self, line: Line, length: int, now: float) -> bool:
         """A chunk larger than the whole budget fits when nothing else is there."""
-        if self.waiters.reserved_for is not None and self.waiters.reserved_for is not flow:
-            return False
-        return not self.used or self.used + length <= self.nbytes
+        used = self.used + self.waiters.reserved_against(line)
+        return not used or used + length <= self.nbytes
 
     def take(self, length: int) -> None:
         self.used += length
@@ -117,33 +150,68 @@ class Budget:
         assert self.used >= 0, "more was given back than taken"
 
 
-class PeerBudget(Budget):
-    """The bytes under way between this node and one peer."""
-
-    __slots__ = ()
-
-
-class CreditBudget(Budget):
+class CreditBudget:
     """The memory of one stage. `lost` bytes of it are in the hands of devices that do not let go of them.
 
-    Nothing is larger than what is left: such transfers are refused.
+    Nothing is larger than what is `left`: such transfers are refused. `eighths` of it may be used by each lane, and
+    half of the rest by a plan that holds nothing yet. Those who wait for consumers that never read hold up nobody more
+    urgent, and no other plan.
     """
 
-    __slots__ = ("lost",)
+    __slots__ = ("_eighths", "_holders", "lost", "nbytes", "used", "waiters")
 
-    def __init__(self, nbytes: int) -> None:
-        super().__init__(nbytes)
+    def __init__(self, nbytes: int, eighths: tuple[int, ...]) -> None:
+        self.nbytes = nbytes
+        self.used = 0
         self.lost = 0
+        self.waiters = Waiters(self)
+        self._eighths = eighths
+        self._holders: dict[str, tuple[Plan, int]] = {}
 
     @property
     def left(self) -> int:
         """What there is at best."""
         return self.nbytes - self.lost
 
-    def has_room(self, flow: ParkedFlow, length: int) -> bool:
-        """A chunk of any class fits where nobody else has any."""
-        if self.waiters.reserved_for is not None and self.waiters.reserved_for is not flow:
+    def held(self, plan_id: str) -> int:
+        """Bytes that the plan's transfers and consumers have."""
+        holder = self._holders.get(plan_id)
+        return 0 if holder is None else holder[1]
+
+    def held_by_all(self) -> int:
+        return sum(nbytes for _, nbytes in self._holders.values())
+
+    def may_take(self, line: Line, length: int, now: float) -> bool:
+        return not self.waiters.precede(line, now) and self.has_room(line, length, now)
+
+    def has_room(self, line: Line, length: int, now: float) -> bool:
+        used = self.used + self.waiters.reserved_against(line) - self.lost
+        return not used or used + length <= self._limit(line)
+
+    def would_fit(self, line: Line) -> bool:
+        """Whether a line whose plan holds nothing has only to wait for what more urgent plans hold."""
+        if line.plan_id in self._holders:
             return False
-        left = self.nbytes - self.lost
-        limit = left if self.used == self.lost else left * CREDIT_EIGHTHS[flow.urgency] // 8
-        return self.used + length <= self.lost + limit or not self.used
+        lane = line.lane
+        rest = sum(nbytes for plan, nbytes in self._holders.values() if LANE_OF_CLASS[plan.priority] >= lane)
+        return not rest or rest + line.needs <= self._limit(line)
+
+    def take(self, plan: Plan, length: int) -> None:
+        self.used += length
+        self._holders[plan.plan_id] = (plan, self.held(plan.plan_id) + length)
+
+    def give(self, plan_id: str | None, length: int) -> None:
+        """Without a name it is what those who hold the most have released."""
+        self.used -= length
+        assert self.used >= 0, "more was given back than taken"
+        while length:
+            if plan_id not in self._holders:
+                plan_id = max(self._holders, key=self.held)
+            plan, held = self._holders.pop(plan_id)
+            if held > length:
+                self._holders[plan_id] = (plan, held - length)
+            length -= min(held, length)
+
+    def _limit(self, line: Line) -> int:
+        limit = self.left * self._eighths[line.lane] // 8
+        return limit if line.plan_id in self._holders else (limit + self.left) // 2

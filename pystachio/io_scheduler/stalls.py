@@ -7,7 +7,8 @@ must not be given the whole memory. They count again when they end, or are writt
 
 from __future__ import annotations
 
-from pystachio.io_scheduler.policy import LinkQueue, TransferProgress
+from pystachio.io_scheduler.link_queue import LinkQueue
+from pystachio.io_scheduler.progress import TransferProgress
 
 STALLED_SECONDS = 1.0
 
