@@ -48,7 +48,7 @@ from pystachio.runtime.settings import ExecutionSettings
 
 DISKS = 4
 BLOCK_BYTES = 2 << 20
-BLOCKS = {False: 300, True: 80}
+BLOCKS = {False: 200, True: 80}
 ROUNDS = {False: 3, True: 1}
 READS_PER_DISK = 2
 DEVICE_BLOCKS = 12
