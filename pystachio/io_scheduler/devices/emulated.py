@@ -47,8 +47,10 @@ class EmulatedDevice:
     Without an inner device no byte moves: a link whose time alone matters.
 
     The schedule is that of the wire: what ends late in this process, because the loop was busy, makes no later chunk
-    late as long as it was there in time. Rates hold in the long run whatever the timers' precision. `timers` are those
-    of the loop that the first chunk starts on, if not given.
+    late as long as it was there in time. Rates hold in the long run whatever the timers' precision: within 0.1 % of
+    100 MB/s and 1 GB/s, within 1.1 % of 10 GB/s (two links at once on an idle uvloop, chunks of 2 MiB, no device
+    behind), and a lone chunk ends 0.05 ms late in the median, 0.12 ms in the 99th percentile. `timers` are those of the
+    loop that the first chunk starts on, if not given.
     """
 
     def __init__(
