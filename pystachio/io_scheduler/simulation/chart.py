@@ -23,7 +23,8 @@ _RULE: Any = {"color": "#e4e4e4", "linewidth": 0.8}
 _STYLE: Any = {"font.size": 9.5, "axes.titlesize": 10.5, "axes.spines.top": False, "axes.spines.right": False}
 _SEPARATE_LINKS = 6
 _SLOTS = 128
-_TALLEST_PANEL = 5.0
+# Inches.
+_TALLEST_PANEL, _TALLEST_STRIP, _LOWEST_STRIP, _USUAL_HEIGHT = 7.2, 0.62, 0.3, 7.2
 _FEW_WAITS = 5
 
 
@@ -43,8 +44,9 @@ def draw(title: str, comparisons: Sequence[Comparison], sink: BinaryIO) -> None:
     strips = _strip_names(comparisons)
     rows = len(comparisons) * (len(strips) + 0.8)
     with rc_context(_STYLE):
-        height = max(3.1 * len(classes), 0.62 * rows, 3.6) + 0.9
-        figure = Figure(figsize=(13.0, min(height, 30.0)), dpi=144)
+        strip = min(_TALLEST_STRIP, max(_LOWEST_STRIP, _USUAL_HEIGHT / rows))
+        height = max(3.1 * len(classes), strip * rows, 3.6) + 0.9
+        figure = Figure(figsize=(13.0, height), dpi=144)
         figure.suptitle(title, x=0.02, y=1.0 - 0.18 / height, ha="left", va="top", fontsize=13, fontweight="bold")
         edges = {"top": 1.0 - 0.8 / height, "bottom": 0.55 / height}
         if classes:
@@ -144,9 +146,9 @@ def _draw_links(figure: Figure, comparisons: Sequence[Comparison], strips: Seque
             _draw_strip(axes, name, [link for link in links if name in (link.name, _own_name(link))])
             if index == 0:
                 axes.set_title(f"Links under {comparison.outcome.policy}", loc="left", fontweight="bold")
-            is_last = index == len(strips) - 1
+            is_last = index == len(strips) - 1 and row == len(comparisons) - 1
             axes.tick_params(labelbottom=is_last, bottom=is_last)
-            if is_last and row == len(comparisons) - 1:
+            if is_last:
                 axes.set_xlabel("seconds")
     _explain_classes(figure, comparisons, place["right"], place["top"])
 
