@@ -183,9 +183,9 @@ class IoSchedulerService:
         """Transfers may wait for credit of this pool from now on; again for another size."""
         self._note(PoolOpened(pool, nbytes))
 
-    def release_credit(self, pool: CreditPool, nbytes: int) -> None:
-        """The consumer of a transfer with credit has passed its bytes on."""
-        self._note(CreditReleased(pool, nbytes))
+    def release_credit(self, pool: CreditPool, nbytes: int, plan_id: str | None = None) -> None:
+        """The consumer of a transfer with credit, submitted by this plan, has passed its bytes on."""
+        self._note(CreditReleased(pool, nbytes, plan_id))
 
     def register_device(self, link: Link, device: Device) -> None:
         """Open a link that no path leads to: a network, a bus. The service closes the device."""
