@@ -6,8 +6,7 @@ efficiency is the time that the busiest resource was busy, over the time that pa
 the same work is done in turn: read everything, then move everything over the bus, compute, send. A link is busy for its
 bytes over its rate, the processor for the seconds of its jobs over its threads.
 
-Last, a query in SQL whose table lies on one emulated disk, or in parts on four: the time that the disks need for its
-bytes, over the time that it takes.
+Last come the queries of `overlap_query`.
 """
 
 from __future__ import annotations
@@ -19,14 +18,13 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
-import duckdb
 import numpy as np
 import torch
 
-import pystachio
-from benchmarks import data
+from benchmarks import data, overlap_query
 from benchmarks.figures import Figure
 from pystachio.io_scheduler.client import HostBuffer
 from pystachio.io_scheduler.devices import choose
@@ -48,7 +46,7 @@ from pystachio.runtime.settings import ExecutionSettings
 
 DISKS = 4
 BLOCK_BYTES = 2 << 20
-BLOCKS = {False: 200, True: 80}
+BLOCKS = {False: 200, True: 140}
 ROUNDS = {False: 3, True: 1}
 READS_PER_DISK = 2
 DEVICE_BLOCKS = 12
@@ -56,12 +54,6 @@ LATENCY = 80e-6
 BUS = Link("pcie", "emulated", Direction.WRITE)
 NETWORK = Link("network", "emulated", Direction.WRITE)
 OPERATORS = ("read", "upload", "compute", "send")
-QUERY = (
-    "select l_returnflag, l_linestatus, sum(l_quantity), sum(l_extendedprice), avg(l_discount), count(*)"
-    " from lineitem group by l_returnflag, l_linestatus"
-)
-QUERY_SECONDS = 0.6
-"""At scale 1 this is 90 MB/s, half of what the decoders of two cores do."""
 
 
 @dataclass(frozen=True)
@@ -109,7 +101,7 @@ def run(*, scale: float, quick: bool) -> list[Figure]:
         figures += _figures(case, together, in_turn)
         sys.stdout.write(f"{case.name}: {_line(together[-1])} | in turn {_line(in_turn[-1])}\n")
         sys.stdout.flush()
-    return [*figures, _query([data.tpch(scale)], QUERY_SECONDS), _query(_split(scale), QUERY_SECONDS)]
+    return [*figures, *overlap_query.run(scale=scale, quick=quick)]
 
 
 def _figures(case: Case, together: Sequence[Outcome], in_turn: Sequence[Outcome]) -> list[Figure]:
@@ -369,13 +361,9 @@ def _content(number: int) -> bytes:
     return np.random.default_rng(number).bytes(BLOCK_BYTES)
 
 
-_SUMS: dict[int, int] = {}
-
-
+@cache
 def _sum_of(number: int) -> int:
-    if number not in _SUMS:
-        _SUMS[number] = int(np.frombuffer(_content(number), np.uint8).sum(dtype=np.int64))
-    return _SUMS[number]
+    return int(np.frombuffer(_content(number), np.uint8).sum(dtype=np.int64))
 
 
 def _files(blocks: int) -> Path:
@@ -389,51 +377,3 @@ def _files(blocks: int) -> Path:
             path.write_bytes(b"".join(map(_content, numbers)))
         path.read_bytes()
     return folder
-
-
-def _query(folders: Sequence[Path], seconds: float) -> Figure:
-    """A scan with an aggregate, of a table with a file on each disk, which are so slow that they need `seconds`."""
-    files = [folder / "lineitem.parquet" for folder in folders]
-    samples = []
-    moved = _query_bytes(files)
-    rate = moved / len(folders) / seconds
-    emulated = [{"path": str(folder), "rate": rate, "latency": LATENCY} for folder in folders]
-    with pystachio.connect(emulated=emulated) as session:
-        session.register("lineitem", [str(file) for file in files])
-        session.sql(QUERY).to_arrow()
-        for _ in range(5):
-            start = time.perf_counter()
-            session.sql(QUERY).to_arrow()
-            samples.append(seconds / (time.perf_counter() - start))
-    return Figure(
-        f"overlap efficiency, a query bound by storage on {len(folders)}",
-        statistics.median(samples),
-        "of 1",
-        goal=0.9,
-        direction="at least",
-        peers={"MB": moved / 1e6, "MB/s of each": rate / 1e6},
-        samples=len(samples),
-    )
-
-
-def _query_bytes(files: Sequence[Path]) -> int:
-    with pystachio.connect() as session:
-        session.register("lineitem", [str(file) for file in files])
-        session.sql(QUERY).to_arrow()
-        result = session.sql(QUERY)
-        result.to_arrow()
-        return result.metrics().bytes_read
-
-
-def _split(scale: float) -> list[Path]:
-    """A folder for each disk with its part of lineitem."""
-    source = data.tpch(scale) / "lineitem.parquet"
-    folders = [data.ROOT / f"overlap-lineitem-{scale:g}" / f"disk{disk}" for disk in range(DISKS)]
-    for disk, folder in enumerate(folders):
-        target = folder / "lineitem.parquet"
-        if not target.exists():
-            folder.mkdir(parents=True, exist_ok=True)
-            partial = target.with_suffix(".partial")
-            duckdb.sql(f"copy (from '{source}' where l_orderkey % {DISKS} = {disk}) to '{partial}' (format parquet)")
-            partial.rename(target)
-    return folders
