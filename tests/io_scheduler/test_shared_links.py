@@ -114,12 +114,12 @@ def test_a_larger_chunk_of_the_same_class_gets_its_turn_soon() -> None:
 def test_credit_that_a_plan_may_use_in_its_new_class_is_used_at_once() -> None:
     machine = Machine()
     machine.tell(PoolOpened(POOL, 16 * CHUNK))
-    for number, (plan_id, priority, chunks) in enumerate((("a", INTERACTIVE, 12), ("b", BATCH, 2))):
+    for number, (plan_id, priority, chunks) in enumerate((("a", INTERACTIVE, 12), ("b", BATCH, 3))):
         machine.tell(PlanOpened(plan_id, priority))
         transfer = Transfer(number, plan_id, DISKS[number], Extent(0, chunks * CHUNK), credit=POOL)
         machine.transfers[number] = transfer
         machine.tell(TransfersSubmitted((transfer,)))
-    assert len(machine.ends) == 1, "a batch plan may use three quarters"
+    assert len(machine.ends) == 1, "that much is kept for more urgent plans"
     machine.tell(PriorityChanged("b", INTERACTIVE))
     assert len(machine.ends) == 2
 
