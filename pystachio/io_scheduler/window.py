@@ -18,7 +18,7 @@ from collections import deque
 from pystachio.io_scheduler.request import LinkLimits
 
 GAIN = 1.5
-LARGEST_WINDOW_BYTES = 64 << 20
+LARGEST_WINDOW_BYTES = 256 << 20
 CHUNK_SECONDS = 0.0003
 """Of device time in one chunk: what an urgent transfer waits for, against the cost of a request."""
 
