@@ -52,8 +52,8 @@ class Core:
 
 
 def test_what_is_left_of_a_pool_is_shared_like_a_smaller_pool() -> None:
-    """Two fifths of the pool are lost. Under the limit of its class in the whole pool a batch chunk would never fit."""
-    core = Core(pool_bytes=25)
+    """Nearly half of the pool is lost. Under the limits of the whole pool a batch chunk would never fit."""
+    core = Core(pool_bytes=22)
     core.submit(1, STUCK, 10)
     assert core.submit(2, HEALTHY, 20, "batch") == []
     actions = core.pass_time(3)
