@@ -137,7 +137,7 @@ class UrgentMessages:
             def ended(message: Message, _: PystachioError | None) -> None:
                 simulation.finished(self.priority, message.length)
                 simulation.measured(self.priority, since)
-                simulation.nodes[message.receiver].release(message.credit, message.length)
+                simulation.nodes[message.receiver].release(message.credit, message.length, self.name)
 
             simulation.send(
                 [
@@ -162,7 +162,7 @@ class UrgentMessages:
 
 def _dropped(transfer: SimulatedTransfer, chunk: Extent) -> None:
     """The consumer has no use for the bytes and gives their memory back at once."""
-    transfer.node.release(transfer.transfer.credit, chunk.length)
+    transfer.node.release(transfer.transfer.credit, chunk.length, transfer.transfer.plan_id)
 
 
 def _check_network(hardware: Hardware) -> None:

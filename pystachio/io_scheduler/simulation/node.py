@@ -71,10 +71,10 @@ class SimulatedNode:
             self.transfers[transfer.transfer.transfer_id] = transfer
         self.tell(TransfersSubmitted(tuple(transfer.transfer for transfer in transfers)))
 
-    def release(self, pool: CreditPool | None, length: int) -> None:
-        """A later stage, or the consumer, has taken over or dropped these bytes."""
+    def release(self, pool: CreditPool | None, length: int, plan_id: str) -> None:
+        """A later stage, or the consumer, has taken over or dropped these bytes of the plan."""
         if pool is not None:
-            self.tell(CreditReleased(pool, length))
+            self.tell(CreditReleased(pool, length, plan_id))
 
     def end_chunk(self, transfer: SimulatedTransfer, chunk: Extent, error: PystachioError | None) -> None:
         """A server is done with the chunk."""

@@ -183,7 +183,7 @@ class SimulatedPlan:
         assert isinstance(parcel, _Parcel)
         taken = transfer.transfer.credit
         if error is not None or taken is not None or self._path[parcel.stage] == SPILL:
-            parcel.node.release(parcel.held, parcel.length)
+            parcel.node.release(parcel.held, parcel.length, self.plan_id)
             parcel.held = taken if error is None else None
         if error is not None:
             self._parcel_ended(parcel.work, error)
@@ -208,7 +208,7 @@ class SimulatedPlan:
     def _received(self, message: Message, error: PystachioError | None) -> None:
         parcel = message.context
         assert isinstance(parcel, _Parcel)
-        parcel.node.release(parcel.held, parcel.length)
+        parcel.node.release(parcel.held, parcel.length, self.plan_id)
         if error is not None:
             parcel.held = None
             self._parcel_ended(parcel.work, error)
@@ -231,14 +231,15 @@ class SimulatedPlan:
             # The plan has failed meanwhile, and dropped it.
             return
         del self._kept[parcel]
-        parcel.node.release(parcel.held, parcel.length)
+        parcel.node.release(parcel.held, parcel.length, self.plan_id)
         self._simulation.finished(self.priority, parcel.length)
         self._parcel_ended(parcel.work, None)
 
     def _parcel_ended(self, work: Work, error: PystachioError | None) -> None:
-        work.parcels -= 1
         if error is not None:
+            # Other parcels of the same extent may end meanwhile; this one has not yet.
             self.fail(error)
+        work.parcels -= 1
         if work.parcels == 0:
             self._under_way -= 1
             if self.error is None:
