@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 
+from pystachio.io_scheduler.agenda import Agenda
 from pystachio.io_scheduler.events import LinkStatistics
 from pystachio.io_scheduler.flow import Line
-from pystachio.io_scheduler.link_queue import Agenda, LinkQueue
+from pystachio.io_scheduler.link_queue import LinkQueue
 from pystachio.io_scheduler.policy import AGEING_SECONDS
 from pystachio.io_scheduler.progress import TransferProgress
 from pystachio.io_scheduler.request import Link
@@ -57,8 +58,8 @@ def check(
         outstanding[progress.queue] += inside
         if progress.gate is not None:
             outstanding[progress.gate] += inside
-        if inside and progress.line is not None and progress.line.flow.peer is not None:
-            under_way[progress.line.flow.peer] += inside
+        if inside and progress.line is not None and progress.line.peer is not None:
+            under_way[progress.line.peer] += inside
         if progress.budget is not None:
             credited[progress.budget] += progress.credited
     for queue in queues:
@@ -84,34 +85,32 @@ def _check_transfer(progress: TransferProgress, waiting: set[TransferProgress], 
 
 
 def _check_queue(queue: LinkQueue, under_way: Mapping[Resource, int], now: float) -> None:
-    backlogged = 0
-    for share in queue.shares():
-        assert share.remaining == sum(flow.remaining for flow in share.flows.values() if flow.backlogged)
-        for flow in share.flows.values():
-            backlogged += flow.backlogged
-            lines = [line for line in share.lines.values() if line.flow is flow]
-            in_lane = sum(entry[3] is flow for entry in flow.lane.flows)
-            assert in_lane == flow.backlogged, "a flow is in its lane once or not at all"
-            for line in lines:
-                _check_line(line)
-            if flow.of_peer:
-                waits = sum(each.remaining for each in queue.waiting() if each.line in lines)
-                assert flow.remaining == waits, "a flow knows how much waits in it"
-            if flow.peer is not None:
-                assert flow.peer.used == under_way.get(flow.peer, 0), "a peer's budget counts what is under way"
-                check_waiters(flow.peer, now)
-    assert backlogged == queue.backlogged == sum(len(lane.flows) for lane in queue.lanes)
+    lanes = queue.lanes
+    in_lane = Counter((lane, entry[2]) for lane in lanes.all for entry in lane.flows)
+    for flow in queue.flows():
+        assert in_lane[flow.lane, flow] == flow.backlogged, "a flow is in its lane once or not at all"
+        for line in flow.lines.values():
+            _check_line(line, under_way)
+            if line.peer is not None:
+                check_waiters(line.peer, now)
+    assert sum(flow.backlogged for flow in queue.flows()) == lanes.backlogged == in_lane.total()
     check_waiters(queue, now)
     assert not queue.could_start(now), "something waits although there is room"
 
 
-def _check_line(line: Line) -> None:
-    is_ready = line in line.flow.ready
-    assert is_ready == (line.parked_on is None), "a line is ready or parked"
-    if line.head() is not None:
-        assert line.parked_on is not None or line.flow.backlogged, "a line was forgotten"
+def _check_line(line: Line, under_way: Mapping[Resource, int]) -> None:
+    flow = line.flow
+    live = line.live()
+    assert all(progress.line is line for progress in live), "a transfer is in one line"
+    if live and line.parked_on is None:
+        assert flow.backlogged, "a line was forgotten"
+        assert flow.sole is line or line.entry is not None, "a line was forgotten"
+    if line.peer_name is not None:
+        assert line.remaining == sum(progress.remaining for progress in live), "a line knows how much waits in it"
+    if line.peer is not None:
+        assert line.peer.used == under_way.get(line.peer, 0), "a peer's budget counts what is under way"
     if line.parked_on is not None:
-        assert line.head() is not None, "nothing waits in a line that is parked"
+        assert live, "nothing waits in a line that is parked"
         assert sum(each is line for each in line.parked_on.waiters) == 1
         assert line.ticket > 0
     for resource in line.reserved:

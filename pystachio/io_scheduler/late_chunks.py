@@ -70,7 +70,7 @@ class LateChunks:
 
     def write_off(self, progress: TransferProgress) -> tuple[int, ...]:
         """Take the transfer's chunks out of the books, except for their credit; says at which offsets."""
-        queue, peer = progress.queue, None if progress.line is None else progress.line.flow.peer
+        queue, peer = progress.queue, None if progress.line is None else progress.line.peer
         chunks, progress.outstanding = progress.outstanding, {}
         for offset, (length, _) in chunks.items():
             self.stalls.bring_back(progress.transfer.transfer_id, offset, length)

@@ -11,10 +11,17 @@ from typing import Final
 INTERACTIVE_SECONDS = 1.0
 """An interactive plan without a deadline counts as due so long after its start."""
 ALLOWANCE_SECONDS = 0.1
-"""What an interactive plan may take of a link before it counts as later due, second by second."""
+"""What an interactive plan may take of a link before it counts as later due."""
+OVERUSE = 8.0
+"""What one without a deadline takes beyond that counts so many times: even several long ones together do not stand in
+the way of short ones.
+"""
 MOST_LATE_SECONDS = 1.0
 MOST_EARLY_SECONDS = 60.0
-"""What lateness and earliness of deadlines count at most, when an interactive plan is put in order."""
+LATEST_DUE_SECONDS = 2.0
+"""Interactive plans are put in order as if they were late and early by so much at most, and due so soon without a
+deadline: nobody starves.
+"""
 
 RESERVATION_SECONDS = 0.2
 """Service beyond its reservation in about this time counts against a lane: a short urgent burst is not interrupted."""
@@ -24,6 +31,15 @@ AGEING_SECONDS = 5.0
 
 ASSUMED_RATE = 1e9
 """Bytes per second of a link that has not been measured."""
+
+
+def due(deadline: float | None, opened_at: float, taken: float) -> float:
+    """By what interactive plans are ordered among each other: seconds of the clock that the other two are given in.
+
+    `taken` is for how many seconds the plan has had the link to itself, all in all.
+    """
+    over = max(0.0, taken - ALLOWANCE_SECONDS)
+    return opened_at + INTERACTIVE_SECONDS + OVERUSE * over if deadline is None else deadline + over
 
 
 class LaneIndex(IntEnum):

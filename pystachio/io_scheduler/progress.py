@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from pystachio.errors import PystachioError
-from pystachio.io_scheduler.policy import INTERACTIVE_SECONDS
+from pystachio.io_scheduler.policy import due
 from pystachio.io_scheduler.request import Extent, PriorityClass, Transfer
 from pystachio.io_scheduler.resources import CreditBudget
 
@@ -33,16 +33,15 @@ class Plan:
     shared: dict[TransferProgress, None] = field(default_factory=dict)
     """Transfers of this plan for which others wait, and those of others for which this one waits."""
 
-    @property
-    def due(self) -> float:
-        """When an interactive plan should have ended."""
-        return self.opened_at + INTERACTIVE_SECONDS if self.deadline is None else self.deadline
+    def due(self, taken: float) -> float:
+        """When an interactive plan that took so many seconds of a link should have ended."""
+        return due(self.deadline, self.opened_at, taken)
 
     def precedes(self, other: Plan) -> bool:
         """Whether it is more urgent; plans of a class share, except that interactive ones go by deadline."""
         if self.priority != other.priority:
             return self.priority < other.priority
-        return self.priority is PriorityClass.INTERACTIVE and self.due < other.due
+        return self.priority is PriorityClass.INTERACTIVE and self.due(0.0) < other.due(0.0)
 
 
 class TransferProgress:

@@ -10,6 +10,7 @@ from typing import assert_never
 
 from pystachio.errors import Cancelled, PystachioError, ResourceExhausted
 from pystachio.io_scheduler import books
+from pystachio.io_scheduler.agenda import Agenda
 from pystachio.io_scheduler.clock import SteadyClock
 from pystachio.io_scheduler.events import (
     Action,
@@ -39,7 +40,7 @@ from pystachio.io_scheduler.events import (
 from pystachio.io_scheduler.flow import Line
 from pystachio.io_scheduler.late_chunks import CHECK_SECONDS, LateChunks, timed_out
 from pystachio.io_scheduler.leases import Leases, Ranks
-from pystachio.io_scheduler.link_queue import Agenda, LinkQueue
+from pystachio.io_scheduler.link_queue import LinkQueue
 from pystachio.io_scheduler.policy import POLICIES, Policy
 from pystachio.io_scheduler.progress import Plan, TransferProgress
 from pystachio.io_scheduler.request import CreditPool, Extent, Link, Transfer
@@ -343,8 +344,8 @@ class Scheduler:
         """The chunk's room on its gate and with its peer is others' to take."""
         if progress.gate is not None:
             progress.gate.settle(length, started_at, now)
-        if progress.line is not None and progress.line.flow.peer is not None:
-            progress.line.flow.peer.give(length)
+        if progress.line is not None and progress.line.peer is not None:
+            progress.line.peer.give(length)
         self._look_again(progress)
 
     def _look_again(self, progress: TransferProgress) -> None:
@@ -353,8 +354,8 @@ class Scheduler:
         agenda.unfilled[progress.queue] = None
         if progress.gate is not None:
             agenda.unfilled[progress.gate] = None
-        if progress.line is not None and progress.line.flow.peer is not None:
-            agenda.freed[progress.line.flow.peer] = None
+        if progress.line is not None and progress.line.peer is not None:
+            agenda.freed[progress.line.peer] = None
 
     def _end_written_off(self, transfer_id: int, offset: int) -> None:
         lost = self._late.end(transfer_id, offset)
@@ -401,9 +402,9 @@ class Scheduler:
             queues = sorted(unfilled, key=LinkQueue.rank) if len(unfilled) > 1 else tuple(unfilled)
             unfilled.clear()
             for queue in queues:
-                before = len(actions), queue.backlogged
+                before = len(actions), queue.lanes.backlogged
                 queue.fill(actions, now)
-                if queue.waiters.count and (len(actions), queue.backlogged) != before:
+                if queue.waiters.count and (len(actions), queue.lanes.backlogged) != before:
                     freed[queue] = None
             for resource, line in turns:
                 self._end_turn(resource, line)
@@ -440,7 +441,7 @@ class Scheduler:
             self._checked_at = now
             self._check_timeouts(actions, now)
             # Somebody may have waited for so long that it is his turn now.
-            self._agenda.unfilled.update((queue, None) for queue in self._links.values() if queue.backlogged)
+            self._agenda.unfilled.update((queue, None) for queue in self._links.values() if queue.lanes.backlogged)
             for queue in self._links.values():
                 self._agenda.freed.update((resource, None) for resource in queue.resources() if resource.waiters.count)
             self._agenda.freed.update((budget, None) for budget in self._pools.values() if budget.waiters.count)

@@ -124,11 +124,9 @@ class Window:
 
     def note_end(self, now: float, length: int, started_at: float, outstanding: int) -> None:
         """A chunk came out of the device and `outstanding` bytes are left in there."""
-        if not self.is_calibrated:
-            return
         self._epoch_bytes += length
         is_lone = self._alone and not outstanding
-        if is_lone:
+        if is_lone and self.is_calibrated:
             self._note_lone_chunk(now, now - started_at, length)
         seconds = now - self._epoch_started
         windows = FIRST_EPOCH_WINDOWS if self._is_first else EPOCH_WINDOWS
@@ -183,6 +181,8 @@ class Window:
         self._best = max(self._best, rate)
         self._period_is_full |= is_full
         self.rate = max(self._best, self._best_before)
+        if not self.is_calibrated:
+            return
         if not self._is_first:
             self._fit(now, self.rate)
         elif not grows and not is_lone and self._lone_chunks:
