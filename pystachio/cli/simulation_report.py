@@ -51,7 +51,8 @@ def _table(left: Sequence[str], right: Sequence[str], rows: Iterable[Sequence[st
 
 
 def _count_row(outcome: Outcome) -> tuple[str, ...]:
-    numbers = (f"{number:,}" for number in (outcome.chunks, outcome.messages, outcome.events))
+    messages = outcome.messages + outcome.central_messages
+    numbers = (f"{number:,}" for number in (outcome.chunks, messages, outcome.events))
     return outcome.policy, _seconds(outcome.seconds), *numbers, outcome.event_hash
 
 
@@ -106,6 +107,7 @@ def _policy_object(comparison: Comparison) -> dict[str, Any]:
         "events": outcome.events,
         "chunks": outcome.chunks,
         "messages": outcome.messages,
+        "central_messages": outcome.central_messages,
         "event_hash": outcome.event_hash,
         "classes": {
             result.priority.name.lower(): {

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 class SimulatedTransfer:
     """`delivered` hears of every chunk of a `by_chunk` transfer, `ended` of its end, with an error if it failed."""
 
-    __slots__ = ("context", "delivered", "ended", "node", "priority", "started_at", "transfer")
+    __slots__ = ("context", "delivered", "ended", "node", "priority", "transfer")
 
     def __init__(
         self,
