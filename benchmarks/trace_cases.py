@@ -310,7 +310,7 @@ async def priority() -> PlanTrace:
                 for index in range(64):
                     await ctx.transfers.read(path, [Extent((start + 4 * index) % 72 * MIB // 4, MIB)])
 
-            return [TaskSpec("point lookups", partial(reads, start)) for start in range(4)]
+            return [TaskSpec("point lookups", partial(reads, start)) for start in range(16)]
 
         urgent = await here.start(build, PriorityClass.INTERACTIVE)
         trace = await here.answer(plan, PriorityClass.BATCH)

@@ -36,6 +36,8 @@ RATE_SECONDS = 2.0
 EPOCH_WINDOWS = 4
 """Windows of bytes over which the rate is measured: ends that are noticed late come together, a window at a time."""
 FIRST_EPOCH_WINDOWS = 2
+FIRST_CHUNKS = 2
+"""Of the first window, which then doubles."""
 EPOCH_SECONDS = 0.001
 LATENCIES = 4
 MUCH_SLOWER = 0.5
@@ -75,6 +77,9 @@ class Window:
         self._limits = limits
         self.is_calibrated = limits.calibrated and fixed_bytes is None
         self.nbytes = limits.window_bytes if fixed_bytes is None else fixed_bytes
+        if self.is_calibrated:
+            # Too little is soon noticed; too much would hold up the first urgent transfers.
+            self.nbytes = min(self.nbytes, FIRST_CHUNKS * limits.chunk_bytes)
         self.chunk_bytes = limits.chunk_bytes
         self.rate: float | None = None
         """Bytes per second that the device is known to deliver."""
