@@ -182,19 +182,18 @@ class LinkQueue:
         if own is not None and not self._precedes(line, own, now):
             return False
         extra = 0 if line.lane else self.limits.urgent_bytes
-        outstanding = self.outstanding_bytes
-        return not outstanding or self.window.has_room(outstanding + self.waiters.reserved_against(line), length, extra)
+        return self.window.has_room(self.outstanding_bytes + self.waiters.reserved_against(line), length, extra)
 
     def _yields(self, lane: Lane, length: int, now: float) -> bool:
         """Whether this link's own transfers of a lane leave their turn to lines that are parked here."""
         if lane is not self.lanes.first():
             # An overdue lane goes first.
             return False
-        first = self.waiters.first(now)
+        first = self.waiters.turn or self.waiters.first(now)
         if first is not None and self._precedes(first, lane, now):
             return True
         reserved_for = self.waiters.reserved_for
-        if reserved_for is None or reserved_for.lane > lane.index or not self.outstanding_bytes:
+        if reserved_for is None or reserved_for.lane > lane.index:
             return False
         return not self.window.has_room(self.outstanding_bytes + self.waiters.reserved_bytes, length, 0)
 

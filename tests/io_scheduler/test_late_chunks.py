@@ -230,6 +230,7 @@ def test_whoever_is_woken_as_asked_finds_something_to_do() -> None:
     w.clock = 12345.678
     for number in range(50):
         w.submit([transfer(number)])
-        w.end_chunk(*w.inside()[0], BUSY if number % 3 else None)
+        for chunk in w.inside():
+            w.end_chunk(*chunk, BUSY if number % 3 else None)
         w.advance(0.0123 + number / 7, jump=-0.1 * number)
     w.finish()
