@@ -26,20 +26,20 @@ from pystachio.cli.oracle import disagreement
 
 DISKS = 2
 PARTS = 48
-RATE = 80e6
+RATE = 50e6
 LATENCY = 100e-6
 SCANS = 3
 THINK_SECONDS = 0.02
 
 QUERIES = (
     "select sum(l_extendedprice * l_discount) as revenue from lineitem"
-    " where l_shipdate >= date '{day}' and l_shipdate < date '{day}' + interval '180' day"
+    " where l_shipdate >= date '{day}' and l_shipdate < date '{day}' + interval '365' day"
     " and l_discount between 0.05 and 0.07 and l_quantity < 24",
     "select l_returnflag, l_linestatus, sum(l_quantity) as quantity, avg(l_extendedprice) as price, count(*) as n"
-    " from lineitem where l_shipdate >= date '{day}' and l_shipdate < date '{day}' + interval '120' day"
+    " from lineitem where l_shipdate >= date '{day}' and l_shipdate < date '{day}' + interval '180' day"
     " group by l_returnflag, l_linestatus order by l_returnflag, l_linestatus",
     "select l_shipmode, count(*) as n, sum(l_extendedprice) as price from lineitem where l_shipdate >= date '{day}'"
-    " and l_shipdate < date '{day}' + interval '120' day and l_commitdate < l_receiptdate"
+    " and l_shipdate < date '{day}' + interval '270' day and l_commitdate < l_receiptdate"
     " group by l_shipmode order by l_shipmode",
     "select o_orderpriority, count(*) as n, sum(o_totalprice) as price from orders where o_orderdate >= date '{day}'"
     " and o_orderdate < date '{day}' + interval '365' day group by o_orderpriority order by o_orderpriority",
@@ -66,6 +66,7 @@ class Phase:
 
 
 def run(*, scale: float, quick: bool) -> list[Figure]:
+    scale = max(scale, 1.0)  # less would be no I/O
     rounds, per_round = (2, 32) if quick else (6, 64)
     folders = _disks(scale)
     statements = _statements(per_round)

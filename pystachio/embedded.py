@@ -43,6 +43,7 @@ from pystachio.runtime.control import ControlServer
 from pystachio.runtime.devices import choose_device
 from pystachio.runtime.executor import PlanScope, TaskSpec
 from pystachio.runtime.host import NodeHost
+from pystachio.runtime.interpreter import switch_threads_often
 from pystachio.runtime.memory import Tier
 from pystachio.runtime.metrics import OperatorSnapshot
 from pystachio.runtime.node import Node, NodeStatistics
@@ -89,6 +90,7 @@ class EmbeddedNode:
 
     def __init__(self, settings: Settings) -> None:
         keep_freed_memory()
+        switch_threads_often()
         device = choose_device(settings.device)
         locate, open_device = emulating(
             [Emulation(str(disk.path), disk.rate, disk.latency, disk.depth) for disk in settings.emulated],
@@ -141,6 +143,11 @@ class EmbeddedNode:
             return await self._transfers.client(_CATALOG_PLAN, PriorityClass.INTERACTIVE).read(path, extents)
 
         return self._host.call(read()).result()
+
+    def expect(self, urgency: Urgency) -> None:
+        """A plan of this urgency is being planned: keep the workers free for it if it is an interactive one."""
+        if urgency.priority == PriorityClass.INTERACTIVE:
+            self._host.expect_urgent()
 
     def submit(self, plan: PhysicalPlan, urgency: Urgency, label: str) -> RunningPlan:
         """Start the plan, which people know by `label`; its rows wait for `RunningPlan.next_batch`."""

@@ -95,6 +95,7 @@ class Session:
         """
         called = time.monotonic()
         wanted = urgency(priority, deadline, self._usual)
+        self._node.expect(wanted)
         return Result(self._node.submit(self._plan(_text(sql), parameters), _from(called, wanted), sql))
 
     def execute(
@@ -109,6 +110,7 @@ class Session:
         wanted = urgency(priority, deadline, self._usual)
         if not isinstance(plan, bytes):
             raise InvalidRequest(f"a plan must be bytes, not {type(plan).__name__}")
+        self._node.expect(wanted)
         label = f"a Substrait plan of {len(plan)} bytes"
         return Result(self._node.submit(self._plan(plan, ()), _from(called, wanted), label))
 

@@ -74,6 +74,12 @@ class NodeHost:
             coroutine.close()
             raise
 
+    def expect_urgent(self) -> None:
+        """`Node.expect_urgent`; nothing when the node does not run."""
+        node = self._node
+        if node is not None and os.getpid() == self._pid:
+            node.expect_urgent()
+
     def stop(self) -> None:
         """Cancel every plan, wait for their ends, and end the thread. May be called twice, and in a forked child.
 

@@ -1,8 +1,9 @@
 """Which plan's job a worker takes next: the deciding half of the worker pool, without threads or clocks.
 
 Between classes: the most urgent first. A less urgent job starts only on a worker that nobody more urgent wants, or when
-its class is behind its reservation. An urgent job does not wait for less urgent ones that run: it starts beside them,
-and the operating system shares the cores (`worker_pool`).
+its class is behind its reservation. An urgent job does not wait for less urgent ones that run: it starts beside them.
+And at the beginning of an interactive plan's life nothing less urgent starts even on idle workers (`Hold`): threads of
+one process share the interpreter, and a job that began between two of the plan's would slow the second one down.
 
 Inside the interactive class the earliest due plan goes first; inside the others start-time fair queueing (Goyal, Vin,
 Cheng, SIGCOMM 1996) by seconds of CPU, not by jobs. A job's seconds are known at its end; until then it counts with the
@@ -29,6 +30,40 @@ _ASSUMED_SECONDS = 0.005
 
 _MEMORY = 0.2
 """Weight of the newest job in a plan's mean."""
+
+
+HOLD_SECONDS = 0.15
+"""So long after its start an interactive plan has the workers to itself."""
+
+HELD_PART = 0.8
+"""Of any longer time: where interactive plans follow each other without end, the others get the rest."""
+
+
+class Hold:
+    """Until when less urgent jobs do not start. A budget bounds the part of time in which they do not."""
+
+    def __init__(self) -> None:
+        self._until = 0.0
+        self._settled_at = 0.0
+        self._budget = HOLD_SECONDS
+
+    def set(self, until: float, now: float) -> None:
+        """Hold until then and no longer, or for as long as the budget lasts."""
+        self._settle(now)
+        self._until = min(until, now + self._budget)
+
+    def is_on(self, now: float) -> bool:
+        return now < self._until
+
+    @property
+    def until(self) -> float:
+        return self._until
+
+    def _settle(self, now: float) -> None:
+        held = min(max(0.0, self._until - self._settled_at), now - self._settled_at)
+        earned = (now - self._settled_at - held) * HELD_PART / (1.0 - HELD_PART)
+        self._budget = max(0.0, min(HOLD_SECONDS, self._budget - held + earned))
+        self._settled_at = now
 
 
 class Ranked(Protocol):
@@ -73,6 +108,7 @@ class JobQueue(Generic[J]):
         self._workers = workers
         self._lanes = tuple(_Lane(share) for share in RESERVATIONS)
         self._plans: dict[PlanEntry, _PlanQueue[J]] = {}
+        self.hold = Hold()
         self.waiting = 0
         self.running = 0
 
@@ -111,12 +147,13 @@ class JobQueue(Generic[J]):
             lane.waiting = 0
         self.waiting = 0
 
-    def next(self) -> J | None:
+    def next(self, now: float) -> J | None:
         """The job to start now, if any may: it stays here until `started`."""
         if not self.waiting:
             return None
         best: _PlanQueue[J] | None = None
         best_rank = (0, 0.0, 0)
+        is_held = self.hold.is_on(now)
         past: list[PlanEntry] = []
         for plan, queue in self._plans.items():
             if queue.priority != plan.priority:
@@ -128,7 +165,7 @@ class JobQueue(Generic[J]):
             is_urgent = plan.priority == PriorityClass.INTERACTIVE
             order = plan.due if is_urgent else queue.start + queue.running * queue.mean_seconds
             rank = (plan.priority, order, plan.sequence)
-            if (best is None or rank < best_rank) and self._may_start(queue):
+            if (best is None or rank < best_rank) and self._may_start(queue, is_held):
                 best, best_rank = queue, rank
         for plan in past:
             del self._plans[plan]
@@ -177,12 +214,11 @@ class JobQueue(Generic[J]):
         queue.start = entered.virtual_time
         self._catch_up(left)
 
-    def _may_start(self, queue: _PlanQueue[J]) -> bool:
-        if self.running < self._workers:
-            return True
-        not_less_urgent = sum(lane.running for lane in self._lanes[: queue.priority + 1])
-        if not_less_urgent < self._workers:
-            return True
+    def _may_start(self, queue: _PlanQueue[J], is_held: bool) -> bool:
+        if not is_held or queue.priority == PriorityClass.INTERACTIVE:
+            not_less_urgent = sum(lane.running for lane in self._lanes[: queue.priority + 1])
+            if self.running < self._workers or not_less_urgent < self._workers:
+                return True
         lane = self._lanes[queue.priority]
         return lane.running < self._workers and lane.balance >= queue.mean_seconds
 

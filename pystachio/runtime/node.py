@@ -114,7 +114,7 @@ class Node:
 
     async def __aenter__(self) -> Node:
         async with AsyncExitStack() as resources:
-            self._workers = WorkerPool(self._settings.workers)
+            self._workers = WorkerPool(self._settings.workers, clock=self._clock)
             resources.push_async_callback(self._workers.close)
             self._streams = self._open_streams()
             resources.push_async_callback(self._streams.close)
@@ -188,6 +188,10 @@ class Node:
         """
         urgency = Urgency(priority, deadline)
         await self._ref.ask(lambda reply: ChangePriority(plan_id, urgency, reply))
+
+    def expect_urgent(self) -> None:
+        """From any thread: an interactive plan is being planned and will be submitted soon."""
+        self._workers.expect_urgent()
 
     def activity(self) -> NodeActivity:
         """What everybody does and waits for now."""

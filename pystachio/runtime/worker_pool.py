@@ -1,36 +1,32 @@
-"""Worker threads that run jobs, the most urgent plan's first.
+"""Worker threads that run jobs in the order of `job_queue`, the most urgent plan's first.
 
-A running job is never interrupted by us, but by the operating system: while more urgent plans live, jobs of less urgent
-ones run on threads of a lower rank ("nice"), and an urgent job starts at once beside them. The kernel gives it the core
-within a fraction of a millisecond, and leaves the others about what their class is reserved. So an urgent plan does
-not depend on how long others' jobs are, and no core idles for it.
+A running job is never interrupted. An urgent job starts at once beside less urgent ones that run, on a thread more: the
+cores are shared until those end, and an urgent plan does not depend on how long others' jobs are. (Giving less urgent
+threads a lower rank of the operating system was tried: a thread that is preempted while it holds the interpreter's lock
+keeps everybody waiting, up to 80 ms with a rank of 5 % of a core.)
 """
 
 from __future__ import annotations
 
 import asyncio
-import os
 import queue
 import threading
 import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any
 
 import torch
 
 from pystachio.errors import InternalError
 from pystachio.io_scheduler.request import PriorityClass
-from pystachio.runtime.job_queue import JobQueue
+from pystachio.runtime.clock import Clock, SystemClock
+from pystachio.runtime.job_queue import HOLD_SECONDS, JobQueue
 from pystachio.runtime.plan_entry import PlanEntry
 
-NICENESS: Final = (0, 10, 13)
-"""By class, beside more urgent plans. Linux weighs 0, 10 and 13 as 1024 : 110 : 56, which are the reservations of
-`job_queue` within one part in a hundred."""
-
-_URGENT_SECONDS = 1.0
-"""So long after its end a plan still counts as one that lives: short plans that follow each other change no ranks."""
+EXPECTED_SECONDS = 0.05
+"""How long an announced interactive plan may take to plan before the workers are given to others again."""
 
 
 class Job:
@@ -90,30 +86,16 @@ class WorkerStatistics:
 
 
 class WorkerThread(threading.Thread):
-    """A thread of a worker pool: whoever runs on it must not wait for the pool to close.
-
-    `niceness` is beyond that of the process. It may be raised at any time and never lowered again.
-    """
+    """A thread of a worker pool: whoever runs on it must not wait for the pool to close."""
 
     def __init__(self, name: str, work: Callable[[WorkerThread], None]) -> None:
         super().__init__(name=name, daemon=True)
         self._work = work
         # SimpleQueue waits in C without the GIL. None ends the thread.
         self.inbox: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
-        self.niceness = 0
-        self.job: Job | None = None
 
     def run(self) -> None:
         self._work(self)
-
-    def lower_rank(self, niceness: int) -> None:
-        """From any thread. Without effect where the system has no ranks for threads."""
-        self.niceness = niceness
-        if hasattr(os, "setpriority") and self.native_id is not None:
-            try:
-                os.setpriority(os.PRIO_PROCESS, self.native_id, os.getpriority(os.PRIO_PROCESS, 0) + niceness)
-            except OSError:
-                return  # the kernel then shares the cores evenly
 
 
 class WorkerPool:
@@ -121,18 +103,20 @@ class WorkerPool:
     comes from jobs, intra-op threads only contend.
     """
 
-    def __init__(self, workers: int, *, name: str = "pystachio-worker") -> None:
-        """Inside the running loop that will await the jobs."""
+    def __init__(self, workers: int, *, name: str = "pystachio-worker", clock: Clock | None = None) -> None:
+        """Inside the running loop that will await the jobs. `clock` is what plans' times are given in."""
         self._loop = asyncio.get_running_loop()
         self._lock = threading.Lock()
         self._workers = workers
         self._name = name
+        self._clock = clock if clock is not None else SystemClock()
         self._queue: JobQueue[Job] = JobQueue(workers)
         self._live: set[PlanEntry] = set()
-        self._urgent_until = [0.0 for _ in PriorityClass]
+        self._expected_until = 0.0
+        self._timer: asyncio.TimerHandle | None = None
         self._threads: set[WorkerThread] = set()
         self._made = 0
-        self._idle: dict[int, list[WorkerThread]] = {niceness: [] for niceness in NICENESS}
+        self._idle: list[WorkerThread] = []
         self._completed: deque[Job] = deque()
         self._delivery_scheduled = False
         self._closed = False
@@ -140,7 +124,7 @@ class WorkerPool:
         self._seconds = 0.0
         self._all_ended = asyncio.Event()
         for _ in range(workers):
-            self._idle[0].append(self._new_thread())
+            self._idle.append(self._new_thread())
 
     def submit(self, job: Job) -> None:
         """On the loop."""
@@ -155,21 +139,31 @@ class WorkerPool:
         with self._lock:
             return self._queue.withdraw(job)
 
+    def expect_urgent(self) -> None:
+        """From any thread: an interactive plan is being planned."""
+        with self._lock:
+            self._expected_until = self._clock.now() + EXPECTED_SECONDS
+            self._hold()
+
     def plan_opened(self, plan: PlanEntry) -> None:
-        """On the loop: the plan will have jobs. Those of less urgent plans make room from now on."""
+        """On the loop: the plan will have jobs."""
         with self._lock:
             self._live.add(plan)
-            self._lower_ranks()
+            if plan.priority == PriorityClass.INTERACTIVE:
+                self._expected_until = 0.0
+            self._hold()
 
     def plan_closed(self, plan: PlanEntry) -> None:
+        """On the loop: what was held back for the plan may start."""
         with self._lock:
             self._live.discard(plan)
-            self._urgent_until[plan.priority] = time.monotonic() + _URGENT_SECONDS
+            self._hold()
+            self._start_jobs()
 
     def rank_changed(self) -> None:
         """A plan's class or deadline is another: on the loop."""
         with self._lock:
-            self._lower_ranks()
+            self._hold()
             self._start_jobs()
 
     def jobs(self, plan: PlanEntry) -> tuple[int, int]:
@@ -188,61 +182,52 @@ class WorkerPool:
         with self._lock:
             self._closed = True
             self._queue.clear()
-            for idle in self._idle.values():
-                while idle:
-                    idle.pop().inbox.put(None)
+            if self._timer is not None:
+                self._timer.cancel()
+            while self._idle:
+                self._idle.pop().inbox.put(None)
             threads = tuple(self._threads)
         await self._all_ended.wait()
         for thread in threads:
             thread.join()
 
     def _new_thread(self) -> WorkerThread:
-        """On the loop's thread: a thread starts with the rank of the one that makes it."""
         thread = WorkerThread(f"{self._name}-{self._made}", self._work)
         thread.start()
         self._made += 1
         self._threads.add(thread)
         return thread
 
+    def _hold(self) -> None:
+        """Keep less urgent jobs back for the interactive plans that live."""
+        urgent = (plan.opened_at for plan in self._live if plan.priority == PriorityClass.INTERACTIVE)
+        newest = max(urgent, default=-HOLD_SECONDS)
+        self._queue.hold.set(max(newest + HOLD_SECONDS, self._expected_until), self._clock.now())
+
     def _start_jobs(self) -> None:
         """With the lock, on the loop's thread."""
-        while (job := self._queue.next()) is not None:
-            worker = self._worker_for(job)
+        now = self._clock.now()
+        while (job := self._queue.next(now)) is not None:
+            worker = self._idle_worker()
             if worker is None:
                 return
             self._queue.started(job)
-            worker.job = job
             worker.inbox.put(job)
+        if self._queue.waiting and self._timer is None and self._queue.hold.is_on(now):
+            self._timer = self._loop.call_later(self._queue.hold.until - now, self._hold_ended)
 
-    def _worker_for(self, job: Job) -> WorkerThread | None:
-        niceness = self._niceness(job.plan)
-        idle = self._idle[niceness]
-        if idle:
-            return idle.pop()
-        if niceness and self._idle[0]:
-            worker = self._idle[0].pop()
-        else:
-            try:
-                worker = self._new_thread()
-            except RuntimeError:
-                # No more threads for this process: whoever is idle does it, or the next that becomes so.
-                others = [idle for idle in self._idle.values() if idle]
-                return others[0].pop() if others else None
-        worker.lower_rank(niceness)
-        return worker
+    def _hold_ended(self) -> None:
+        with self._lock:
+            self._timer = None
+            self._start_jobs()
 
-    def _niceness(self, plan: PlanEntry) -> int:
-        now = time.monotonic()
-        more_urgent = range(plan.priority)
-        is_urged = any(other.priority < plan.priority for other in self._live)
-        if is_urged or any(self._urgent_until[priority] > now for priority in more_urgent):
-            return NICENESS[plan.priority]
-        return 0
-
-    def _lower_ranks(self) -> None:
-        for worker in self._threads:
-            if worker.job is not None and (niceness := self._niceness(worker.job.plan)) > worker.niceness:
-                worker.lower_rank(niceness)
+    def _idle_worker(self) -> WorkerThread | None:
+        if self._idle:
+            return self._idle.pop()
+        try:
+            return self._new_thread()
+        except RuntimeError:
+            return None  # no more threads for this process: the next worker that becomes idle does it
 
     def _work(self, worker: WorkerThread) -> None:
         torch.set_num_threads(1)
@@ -268,30 +253,18 @@ class WorkerPool:
             self._finished += 1
             self._seconds += seconds
             self._completed.append(job)
-            worker.job = None if self._closed else self._take(worker)
-            following = worker.job
-            if following is None:
-                self._retire_or_rest(worker)
+            following = None if self._closed else self._queue.next(self._clock.now())
+            if following is not None:
+                self._queue.started(following)
+            elif self._closed or len(self._idle) >= self._workers:
+                worker.inbox.put(None)
+            else:
+                self._idle.append(worker)
             if self._delivery_scheduled:
                 return following
             self._delivery_scheduled = True
         self._loop.call_soon_threadsafe(self._deliver)
         return following
-
-    def _take(self, worker: WorkerThread) -> Job | None:
-        """The next job, if it is one for this thread's rank; `_deliver` finds threads for others."""
-        job = self._queue.next()
-        if job is None or self._niceness(job.plan) != worker.niceness:
-            return None
-        self._queue.started(job)
-        return job
-
-    def _retire_or_rest(self, worker: WorkerThread) -> None:
-        idle = self._idle[worker.niceness]
-        if self._closed or len(idle) >= self._workers:
-            worker.inbox.put(None)
-        else:
-            idle.append(worker)
 
     def _deliver(self) -> None:
         """On the loop: everything that ended since the last wake-up, for one wake-up."""

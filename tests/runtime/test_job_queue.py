@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from pystachio.io_scheduler.request import PriorityClass
-from pystachio.runtime.job_queue import JobQueue
+from pystachio.runtime.job_queue import HELD_PART, HOLD_SECONDS, Hold, JobQueue
 from pystachio.runtime.plan_entry import PlanEntry
 
 INTERACTIVE, NORMAL, BATCH = PriorityClass
@@ -25,8 +25,8 @@ def entry(name: str, priority: PriorityClass, sequence: int = 0, deadline: float
     return PlanEntry(name, priority, sequence, deadline=deadline)
 
 
-def start(queue: JobQueue[Job]) -> Job | None:
-    job = queue.next()
+def start(queue: JobQueue[Job], now: float = 0.0) -> Job | None:
+    job = queue.next(now)
     if job is not None:
         queue.started(job)
     return job
@@ -184,6 +184,54 @@ def test_a_plan_that_changes_its_class_takes_its_jobs_along() -> None:
     assert start(queue) is not None
 
 
+def test_nothing_less_urgent_starts_while_it_is_held_back_except_for_its_reservation() -> None:
+    queue: JobQueue[Job] = JobQueue(2)
+    batch, interactive = entry("batch", BATCH, 1), entry("interactive", INTERACTIVE, 2)
+    queue.push(Job(batch))
+    queue.hold.set(0.1, now=0.0)
+    assert start(queue, 0.05) is None
+    queue.push(Job(interactive))
+    assert start(queue, 0.05) is not None
+    assert start(queue, 0.1) is not None, "over at its time"
+    queue.push(Job(batch))
+    queue.hold.set(10.0, now=0.1)
+    for _ in range(100):
+        queue.push(Job(interactive))
+        urgent, reserved = start(queue, 0.12), start(queue, 0.12)
+        assert urgent is not None
+        if reserved is not None:
+            assert reserved.plan is batch
+            break
+        queue.ended(urgent, 0.01)
+    else:
+        raise AssertionError("the reservation does not count")
+
+
+def test_the_hold_ends_when_it_is_taken_back() -> None:
+    hold = Hold()
+    hold.set(0.1, now=0.0)
+    assert hold.is_on(0.05)
+    hold.set(0.0, now=0.05)
+    assert not hold.is_on(0.05)
+
+
+def test_held_time_is_bounded_and_earned_back() -> None:
+    """Interactive plans one after the other without end: the others get their part of the time."""
+    hold = Hold()
+    step, held = 0.001, 0.0
+    for number in range(20_000):
+        now = 10.0 + number * step
+        hold.set(now + HOLD_SECONDS, now)
+        held += step * hold.is_on(now + step / 2)
+    assert abs(held / (20_000 * step) - HELD_PART) < 0.05
+    hold = Hold()
+    hold.set(1000.0, now=10.0)
+    assert hold.until == 10.0 + HOLD_SECONDS, "once, no longer than that"
+    hold.set(0.0, now=10.0 + HOLD_SECONDS)
+    hold.set(1000.0, now=20.0)
+    assert hold.until == 20.0 + HOLD_SECONDS, "rested"
+
+
 def test_withdrawing() -> None:
     queue: JobQueue[Job] = JobQueue(1)
     plan = entry("plan", NORMAL)
@@ -197,7 +245,7 @@ def test_withdrawing() -> None:
     assert not queue.withdraw(second)
     queue.ended(first, 0.1)
     assert queue.jobs(plan) == (0, 0)
-    assert queue.next() is None
+    assert queue.next(0.0) is None
 
 
 @given(st.lists(st.floats(0.0001, 0.2), min_size=2, max_size=6), st.integers(1, 4))

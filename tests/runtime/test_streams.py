@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
-import sys
 import threading
 import time
 import weakref
@@ -19,7 +17,7 @@ from pystachio.runtime.metrics import OperatorMetrics
 from pystachio.runtime.plan_entry import PlanEntry
 from pystachio.runtime.streams import CpuStream
 from pystachio.runtime.tracing import WaitReason
-from pystachio.runtime.worker_pool import NICENESS, WorkerPool
+from pystachio.runtime.worker_pool import WorkerPool
 
 
 @pytest.fixture
@@ -148,51 +146,47 @@ async def test_an_urgent_job_does_not_wait_for_a_less_urgent_one_that_runs(pool:
     await asyncio.gather(blocking, waiting)
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="threads have ranks of their own on Linux only")
-async def test_beside_urgent_plans_others_run_at_a_lower_rank(pool: WorkerPool) -> None:
-    """Also the job that runs already when the urgent plan arrives; alone, every plan has the process's rank."""
-
-    def rank() -> int:
-        return os.getpriority(os.PRIO_PROCESS, threading.get_native_id())
-
-    usual = os.getpriority(os.PRIO_PROCESS, 0)
-    gate = Gate()
-    batch, normal, interactive = (PlanEntry(str(priority), priority, 1) for priority in (2, 1, 0))
+async def test_a_young_interactive_plan_has_the_workers_to_itself(pool: WorkerPool) -> None:
+    """Between two of its jobs nothing else starts. Its end lets the others go, without any other event."""
+    now = time.monotonic()
+    batch, interactive = PlanEntry("batch", 2, 1), PlanEntry("interactive", 0, 2, opened_at=now)
     pool.plan_opened(batch)
-    assert await stream(pool, batch).run(rank) == usual
-
-    def rank_at_the_end() -> int:
-        gate()
-        return rank()
-
-    running = asyncio.create_task(stream(pool, batch).run(rank_at_the_end))
-    await gate.running.wait()
     pool.plan_opened(interactive)
-    gate.open()
-    assert await running == min(19, usual + NICENESS[2])
-    assert await stream(pool, normal).run(rank) == min(19, usual + NICENESS[1])
-    assert await stream(pool, interactive).run(rank) == usual
+    waiting = asyncio.create_task(stream(pool, batch).run(int))
+    await stream(pool, interactive).run(int)
+    await settle()
+    assert pool.jobs(batch) == (1, 0)
     pool.plan_closed(interactive)
-    assert await stream(pool, interactive).run(rank) == usual
+    assert await waiting == 0
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="threads have ranks of their own on Linux only")
-async def test_threads_do_not_pile_up_as_urgent_plans_come_and_go() -> None:
+async def test_time_lets_the_others_go_too(pool: WorkerPool) -> None:
+    batch, interactive = PlanEntry("batch", 2, 1), PlanEntry("interactive", 0, 2, opened_at=time.monotonic())
+    pool.plan_opened(interactive)
+    async with asyncio.timeout(10):
+        assert await stream(pool, batch).run(int) == 0
+
+
+async def test_a_plan_that_is_expected_and_does_not_come_holds_nobody_up_for_long(pool: WorkerPool) -> None:
+    pool.expect_urgent()
+    async with asyncio.timeout(10):
+        assert await stream(pool, PlanEntry("batch", 2, 1)).run(int) == 0
+
+
+async def test_threads_do_not_pile_up_as_urgent_jobs_start_beside_others() -> None:
     pool = WorkerPool(2)
-    batch = PlanEntry("batch", 2, 1)
     before = threading.active_count()
     for number in range(20):
         gate = Gate()
-        jobs = [asyncio.create_task(stream(pool, batch).run(gate)) for _ in range(2)]
-        await gate.running.wait()
-        urgent = PlanEntry(str(number), 0, number)
-        pool.plan_opened(urgent)
+        plans = [PlanEntry(f"{number} {priority}", priority, 1) for priority in (2, 2, 1, 1, 0, 0)]
+        jobs = [asyncio.create_task(stream(pool, plan).run(gate)) for plan in plans]
+        while pool.statistics().running < len(jobs):
+            await settle()
         gate.open()
         await asyncio.gather(*jobs)
-        pool.plan_closed(urgent)
-        pool._urgent_until[0] = 0.0
-    assert threading.active_count() <= before + 2 * len(NICENESS)
+    assert pool.statistics().running == 0
     await pool.close()
+    assert threading.active_count() == before - 2
 
 
 async def test_a_new_priority_counts_for_jobs_that_wait_already(pool: WorkerPool) -> None:
