@@ -6,11 +6,11 @@ of the service's clock.
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from pystachio.io_scheduler.request import CreditPool, Link, PathTaken, PriorityClass
+from pystachio.io_scheduler.ring import Ring
 
 CAPACITY = 1 << 17
 """Chunks that are remembered: 40 s at 3,000 chunks per second, in about 40 MiB once the ring is full."""
@@ -83,10 +83,10 @@ class History:
     def __init__(self, *, capacity: int = CAPACITY, enabled: bool = True) -> None:
         self.enabled = enabled
         kept = capacity if enabled else 0
-        self._chunks: deque[ChunkRecord] = deque(maxlen=kept)
-        self._transfers: deque[TransferRecord] = deque(maxlen=kept)
-        self._consumed: deque[tuple[int, float]] = deque(maxlen=kept)
-        self._windows: deque[WindowRecord] = deque(maxlen=kept)
+        self._chunks = Ring(ChunkRecord._make, kept, _objects(ChunkRecord, "priority", "link", "path"))
+        self._transfers = Ring(TransferRecord._make, kept, _objects(TransferRecord, "priority", "link", "credit"))
+        self._consumed: Ring[tuple[int, float]] = Ring(_consumption, kept)
+        self._windows = Ring(WindowRecord._make, kept, _objects(WindowRecord, "link"))
         # The rings' own methods: nothing is called in between.
         self.chunk: Callable[[ChunkRecord], None] = self._chunks.append
         self.transfer: Callable[[TransferRecord], None] = self._transfers.append
@@ -118,5 +118,14 @@ class History:
 
     def _complete_from(self) -> float:
         """Records arrive in the order of their ends: what is lost ended before the oldest that is left."""
-        full = [ring[0].ended_at for ring in (self._chunks, self._transfers) if ring and len(ring) == ring.maxlen]
-        return max(full, default=0.0)
+        oldest = (self._chunks.forgetting, self._transfers.forgetting)
+        return max((record.ended_at for record in oldest if record is not None), default=0.0)
+
+
+def _objects(record: type[NamedTuple], *names: str) -> tuple[int, ...]:
+    return tuple(record._fields.index(name) for name in names)
+
+
+def _consumption(values: tuple[Any, ...]) -> tuple[int, float]:
+    transfer_id, at = values
+    return transfer_id, at

@@ -221,7 +221,7 @@ class _TierMemory:
     ) -> None:
         if self.reserve_nowait(account, nbytes, transient, False, metrics):
             return
-        with metrics.waiting(WaitReason.MEMORY, self._tier, nbytes):
+        with metrics.waiting(WaitReason.MEMORY, self._tier.value, nbytes):
             await self._wait(account, nbytes, transient, net_delta)
         metrics.record_memory(account.held)
         self._trace(account)

@@ -6,12 +6,11 @@ Recording is one append, from any thread; nothing is looked up or sorted until s
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable
 from enum import StrEnum
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple
 
-T = TypeVar("T")
+from pystachio.io_scheduler.ring import Ring
 
 CAPACITY = 1 << 16
 """Records of each kind: several minutes of a busy plan, in about 15 MiB for each full ring."""
@@ -105,11 +104,11 @@ class Tracing:
     def __init__(self, *, capacity: int = CAPACITY, enabled: bool = True) -> None:
         self.enabled = enabled
         kept = capacity if enabled else 0
-        self._jobs: deque[JobRecord] = deque(maxlen=kept)
-        self._waits: deque[WaitRecord] = deque(maxlen=kept)
-        self._memory: deque[MemoryRecord] = deque(maxlen=kept)
-        self._phases: deque[PhaseRecord] = deque(maxlen=kept)
-        # The rings' own methods: nothing is called in between, and an append needs no lock.
+        self._jobs = Ring(JobRecord._make, kept)
+        self._waits = Ring(WaitRecord._make, kept, (WaitRecord._fields.index("reason"),))
+        self._memory = Ring(MemoryRecord._make, kept, (MemoryRecord._fields.index("tier"),))
+        self._phases = Ring(PhaseRecord._make, kept, tuple(map(PhaseRecord._fields.index, ("phase", "priority"))))
+        # The rings' own methods: nothing is called in between.
         self.job: Callable[[JobRecord], None] = self._jobs.append
         self.wait: Callable[[WaitRecord], None] = self._waits.append
         self.memory: Callable[[MemoryRecord], None] = self._memory.append
@@ -118,27 +117,11 @@ class Tracing:
     def snapshot(self, since: float = 0.0, until: float = float("inf")) -> TracingSnapshot:
         """All that touched the span of time, of every plan; from before it memory levels, which last, and phases, by
         which a plan that still runs is known."""
-        jobs, waits, memory, phases = (
-            _copied(self._jobs),
-            _copied(self._waits),
-            _copied(self._memory),
-            _copied(self._phases),
-        )
-        lost = [jobs[0].ended] if len(jobs) == self._jobs.maxlen and jobs else []
-        lost += [waits[0].ended] if len(waits) == self._waits.maxlen and waits else []
+        lost = (self._jobs.forgetting, self._waits.forgetting)
         return TracingSnapshot(
-            jobs=tuple(job for job in jobs if job.ended >= since and (job.submitted or job.started) <= until),
-            waits=tuple(wait for wait in waits if wait.ended >= since and wait.started <= until),
-            memory=tuple(level for level in memory if level.at <= until),
-            phases=tuple(phase for phase in phases if phase.started <= until),
-            complete_from=max(lost, default=0.0),
+            jobs=tuple(job for job in self._jobs if job.ended >= since and (job.submitted or job.started) <= until),
+            waits=tuple(wait for wait in self._waits if wait.ended >= since and wait.started <= until),
+            memory=tuple(level for level in self._memory if level.at <= until),
+            phases=tuple(phase for phase in self._phases if phase.started <= until),
+            complete_from=max((record.ended for record in lost if record is not None), default=0.0),
         )
-
-
-def _copied(ring: deque[T]) -> tuple[T, ...]:
-    """Worker threads append meanwhile, which a deque reports to whoever iterates over it."""
-    while True:
-        try:
-            return tuple(ring)
-        except RuntimeError:
-            continue
