@@ -39,6 +39,11 @@ def test_the_console_script_exists() -> None:
         "query",
         "demo",
         "doctor",
+        "ps",
+        "top",
+        "cancel",
+        "set_priority",
+        "simulate",
     }
 
 
