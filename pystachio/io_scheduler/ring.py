@@ -29,6 +29,8 @@ class Ring(Generic[R]):
         self._make = make
         self._objects = objects
         self._numbers: dict[object, int] = {}
+        # By identity too: hashing an enumeration's member, or what contains one, runs Python code.
+        self._numbers_by_id: dict[int, int] = {}
         self._known: list[object] = []
         self._block_records = max(1, min(BLOCK_RECORDS, capacity // 16))
         blocks = capacity // self._block_records - (1 if self._block_records > 1 else 0)
@@ -41,7 +43,7 @@ class Ring(Generic[R]):
             values = list(record)
             for position in self._objects:
                 value = values[position]
-                number = self._numbers.get(value)
+                number = self._numbers_by_id.get(id(value))
                 values[position] = self._number(value) if number is None else number
             self._recent.append(tuple(values))
         else:
@@ -73,10 +75,13 @@ class Ring(Generic[R]):
 
     def _number(self, value: object) -> int:
         with self._lock:
-            if value not in self._numbers:
+            number = self._numbers.get(value)
+            if number is None:
+                number = self._numbers[value] = len(self._known)
+                # Kept, so that nothing else ever has its identity.
                 self._known.append(value)
-                self._numbers[value] = len(self._known) - 1
-            return self._numbers[value]
+                self._numbers_by_id[id(value)] = number
+            return number
 
     def _record(self, row: tuple[Any, ...]) -> R:
         if not self._objects:
