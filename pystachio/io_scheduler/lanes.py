@@ -12,7 +12,7 @@ from collections.abc import Collection
 from dataclasses import dataclass, field
 from heapq import heapify, heappop, heappush, heapreplace
 
-from pystachio.io_scheduler.flow import Flow
+from pystachio.io_scheduler.flow import Flow, Line
 from pystachio.io_scheduler.policy import (
     AGEING_SECONDS,
     ASSUMED_RATE,
@@ -24,6 +24,7 @@ from pystachio.io_scheduler.policy import (
     LaneIndex,
     Policy,
 )
+from pystachio.io_scheduler.resources import is_aged
 from pystachio.io_scheduler.window import Window
 
 
@@ -65,7 +66,7 @@ class Lanes:
             if lane.flows:
                 if first is None:
                     first = lane
-                elif lane.reservation and self._is_overdue(lane, now):
+                elif lane.reservation and self.is_overdue(lane, now):
                     window = self._window
                     if first.index == INTERACTIVE and self._urgent_bytes:
                         # What is overdue waits for room; beyond the window is some for urgent transfers only.
@@ -84,19 +85,23 @@ class Lanes:
                 self.leave_first(lane, flow)
         return None
 
-    def enter(self, flow: Flow, ticket: int, now: float) -> None:
+    def enter(self, flow: Flow, now: float) -> None:
         lane = flow.lane
-        if not lane.flows:
-            lane.served_at = now
-            lane.ticket = ticket
-            if lane.reservation:
-                self._settle(lane)
-                # No credit for the time without work.
-                lane.balance = min(lane.balance, 0.0)
         flow.backlogged = True
         self.backlogged += 1
         self._sequence += 1
         heappush(lane.flows, (self._starts_at(lane, flow, now), self._sequence, flow))
+
+    def begin(self, lane: Lane, now: float) -> None:
+        """Something waits in the lane again. It has no credit for the time without work."""
+        if lane.served_at < now:
+            lane.served_at = now
+            lane.balance = min(self._balance(lane), 0.0)
+            lane.settled_at = self._total
+
+    def note_passing(self, index: int, length: int, now: float) -> None:
+        """A chunk of another link, from a line in the lane, has been let through."""
+        self._pay(self.all[index], length, now)
 
     def leave_first(self, lane: Lane, flow: Flow) -> None:
         """The flow is the first of its lane."""
@@ -116,9 +121,7 @@ class Lanes:
 
     def charge(self, lane: Lane, flow: Flow, length: int, now: float) -> None:
         """The first flow of the lane has been served; it stays if something waits in it."""
-        self._total += length
-        lane.balance -= length
-        lane.served_at = now
+        self._pay(lane, length, now)
         flow.taken += length
         if self._is_fair and lane.index != INTERACTIVE:
             lane.virtual_time = flow.start
@@ -152,20 +155,28 @@ class Lanes:
             flow.start = lane.virtual_time
         return flow.start
 
-    def _is_overdue(self, lane: Lane, now: float) -> bool:
-        self._settle(lane)
-        chunk = self._window.chunk_bytes
-        if lane.balance >= chunk:
-            lane.balance = min(lane.balance, 2.0 * chunk)
-            return True
-        return now - lane.served_at > AGEING_SECONDS
+    def overtakes(self, line: Line, now: float) -> bool:
+        """Whether a line of another link, parked here, goes before more urgent ones."""
+        lane = self.all[line.lane]
+        return is_aged(line, now) or (lane.reservation > 0.0 and self.is_overdue(lane, now))
 
-    def _settle(self, lane: Lane) -> None:
-        """Credit the reservation for what the link has served since.
+    def is_overdue(self, lane: Lane, now: float) -> bool:
+        return self._balance(lane) >= self._window.chunk_bytes or now - lane.served_at > AGEING_SECONDS
 
-        What the lane was served beyond its reservation in a certain time counts, and no more.
+    def _balance(self, lane: Lane) -> float:
+        """Bytes that the lane is behind its reservation of what the link has served since.
+
+        What it was served beyond its reservation in a certain time counts, and no more; nor do more than two chunks.
         """
         balance = lane.balance + lane.reservation * (self._total - lane.settled_at)
-        lane.settled_at = self._total
-        most_ahead = lane.reservation * RESERVATION_SECONDS * (self._window.rate or ASSUMED_RATE)
-        lane.balance = balance if balance > -most_ahead else -most_ahead
+        if balance > 0.0:
+            return min(balance, 2.0 * self._window.chunk_bytes)
+        return max(balance, -lane.reservation * RESERVATION_SECONDS * (self._window.rate or ASSUMED_RATE))
+
+    def _pay(self, lane: Lane, length: int, now: float) -> None:
+        """The lane has been served."""
+        self._total += length
+        lane.served_at = now
+        if lane.reservation:
+            lane.balance = self._balance(lane) - length
+            lane.settled_at = self._total

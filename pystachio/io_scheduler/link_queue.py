@@ -9,7 +9,7 @@ from pystachio.io_scheduler.agenda import Agenda
 from pystachio.io_scheduler.events import Action, StartChunk
 from pystachio.io_scheduler.flow import Flow, Line
 from pystachio.io_scheduler.lanes import Lane, Lanes
-from pystachio.io_scheduler.policy import AGEING_SECONDS, LANE_OF_CLASS, NORMAL, WRITE_BACK, LaneIndex, Policy
+from pystachio.io_scheduler.policy import LANE_OF_CLASS, NORMAL, WRITE_BACK, LaneIndex, Policy
 from pystachio.io_scheduler.progress import Plan, TransferProgress
 from pystachio.io_scheduler.request import Extent, LinkLimits
 from pystachio.io_scheduler.resources import PeerBudget, Resource, Waiters
@@ -30,7 +30,7 @@ class LinkQueue:
         self.stalled_bytes = 0
         """Inside the device, and not counted in `outstanding_bytes`."""
         self.written_off_bytes = 0
-        self.waiters = Waiters()
+        self.waiters = Waiters(self.lanes)
         self.is_gate = False
         self._agenda = agenda
         self._has_classes = policy.classes
@@ -148,10 +148,11 @@ class LinkQueue:
         # There is room and nothing to start.
         window.is_limited = True
 
-    def enter(self, length: int, now: float) -> None:
-        """A chunk of another link goes through this one's device."""
+    def let_through(self, lane: int, length: int, now: float) -> None:
+        """A chunk of another link, from a line in the lane, goes through this one's device."""
         self.window.note_start(now, self.outstanding_bytes)
         self.outstanding_bytes += length
+        self.lanes.note_passing(lane, length, now)
 
     def settle(self, length: int, started_at: float, now: float) -> None:
         """A chunk has left the device."""
@@ -182,7 +183,14 @@ class LinkQueue:
         if own is not None and not self._precedes(line, own, now):
             return False
         extra = 0 if line.lane else self.limits.urgent_bytes
-        return self.window.has_room(self.outstanding_bytes + self.waiters.reserved_against(line), length, extra)
+        reserved = self.waiters.reserved_against(line, line.lane)
+        return self.window.has_room(self.outstanding_bytes + reserved, length, extra)
+
+    def note_waiter(self, line: Line, now: float) -> None:
+        """The line is about to be parked here."""
+        lane = self.lanes.all[line.lane]
+        if not lane.flows and not self.waiters.has(line.lane):
+            self.lanes.begin(lane, now)
 
     def _yields(self, lane: Lane, length: int, now: float) -> bool:
         """Whether this link's own transfers of a lane leave their turn to lines that are parked here."""
@@ -192,15 +200,13 @@ class LinkQueue:
         first = self.waiters.turn or self.waiters.first(now)
         if first is not None and self._precedes(first, lane, now):
             return True
-        reserved_for = self.waiters.reserved_for
-        if reserved_for is None or reserved_for.lane > lane.index:
-            return False
-        return not self.window.has_room(self.outstanding_bytes + self.waiters.reserved_bytes, length, 0)
+        reserved = self.waiters.reserved_against(None, lane.index)
+        return reserved > 0 and not self.window.has_room(self.outstanding_bytes + reserved, length, 0)
 
     def _precedes(self, line: Line, own: Lane, now: float) -> bool:
         """Whether a line of another link goes before what waits here itself."""
         if line.lane != own.index:
-            return line.lane < own.index or (line.ticket > 0 and now - line.waits_since > AGEING_SECONDS)
+            return line.lane < own.index or self.lanes.overtakes(line, now)
         return 0 < line.ticket < own.ticket
 
     # What is known (for statistics, invariants and the order between links)
@@ -224,14 +230,11 @@ class LinkQueue:
         return (len(LaneIndex), 0.0) if lane is None else (lane.index, lane.served_at)
 
     def could_start(self, now: float) -> bool:
-        """Whether the chunk that is next could be started; changes nothing."""
+        """Whether the chunk that is next could be started."""
         if self.lanes.first() is None or self.lanes.somebody_aged(now):
             # Whose turn it is changes with time alone, and shows when time passes.
             return False
-        books = [(lane.balance, lane.settled_at) for lane in self.lanes.all]
         lane = self.lanes.next(self.outstanding_bytes, now)
-        for each, (balance, settled_at) in zip(self.lanes.all, books, strict=True):
-            each.balance, each.settled_at = balance, settled_at
         line = lane.flows[0][2].next_line()
         if line is None:
             return False
@@ -273,7 +276,12 @@ class LinkQueue:
     def _enter(self, flow: Flow, now: float) -> None:
         """Something in the flow may be started."""
         if not flow.backlogged:
-            self.lanes.enter(flow, self._agenda.next_ticket() if self.is_gate else 0, now)
+            lane = flow.lane
+            if not lane.flows:
+                lane.ticket = self._agenda.next_ticket()
+                if not self.waiters.has(lane.index):
+                    self.lanes.begin(lane, now)
+            self.lanes.enter(flow, now)
         elif not self._is_fair:
             self.lanes.reorder(flow, now)
 
@@ -305,34 +313,40 @@ class LinkQueue:
         """Park the line if its next chunk lacks anything but room on this link."""
         budget, gate, peer = progress.budget, progress.gate, line.peer
         if budget is not None and not progress.has_credit:
-            need = length if progress.by_chunk else progress.length
-            if not budget.may_take(line, need, now):
+            line.needs = length if progress.by_chunk else progress.length
+            if not budget.may_take(line, line.needs, now):
                 holder = line.take_holder()
                 if holder is None:
-                    return self._park(line, budget, need, now)
+                    return self._park(line, budget, now)
                 # Others may wait for the credit that it holds: it must not wait for theirs.
                 holder.entry = (line.waiting[0][0] - 1, holder.sequence, holder)
                 heappush(line.waiting, holder.entry)
                 line.flow.note_ready(line)
                 return True
+        line.needs = length
         if gate is not None:
             gate.is_gate = True
             if not gate.may_take(line, length, now):
-                return self._park(line, gate, length, now)
+                return self._park(line, gate, now)
         if peer is not None and not peer.may_take(line, length, now):
-            return self._park(line, peer, length, now)
+            return self._park(line, peer, now)
         return False
 
-    def _park(self, line: Line, resource: Resource, needs: int, now: float) -> bool:
+    def _park(self, line: Line, resource: Resource, now: float) -> bool:
         """The line is the next one of the first flow of its lane."""
         flow = line.flow
         # Credit may be kept while waiting for what devices give back by themselves, but not the other way round.
         self._drop_reservations(line, keep=None if resource is line.budget else line.budget)
-        line.parked_on, line.needs = resource, needs
+        line.parked_on = resource
         if flow.next_line() is None:
             self.lanes.leave_first(flow.lane, flow)
-        if not line.ticket:
+        if line.ticket:
+            # It takes its old place, before others that may have gone before somebody themselves.
+            self._agenda.freed[resource] = None
+        else:
             line.ticket, line.waits_since = self._agenda.next_ticket(), now
+            if isinstance(resource, LinkQueue):
+                resource.note_waiter(line, now)
         resource.waiters.add(line)
         return True
 
@@ -365,6 +379,8 @@ class LinkQueue:
             flow.note_served(line)
         if self.is_gate:
             flow.lane.ticket = self._agenda.next_ticket()
+            if self.waiters.count:
+                self._agenda.freed[self] = None
         return chunk
 
     def _take_others(self, line: Line, progress: TransferProgress, length: int, now: float) -> None:
@@ -377,8 +393,12 @@ class LinkQueue:
             if budget.waiters.count:
                 # Plans that now hold less than this one go first.
                 self._agenda.freed[budget] = None
-        if progress.gate is not None:
-            progress.gate.enter(length, now)
+        gate = progress.gate
+        if gate is not None:
+            gate.let_through(line.lane, length, now)
+            if gate.waiters.count:
+                # A lane may be behind its reservation now.
+                self._agenda.freed[gate] = None
         if line.peer is not None:
             line.peer.take(length)
         if line.ticket:

@@ -11,11 +11,17 @@ from bisect import bisect_left, insort
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Protocol
 
-from pystachio.io_scheduler.policy import AGEING_SECONDS, LANE_OF_CLASS
+from pystachio.io_scheduler.policy import AGEING_SECONDS, LANE_OF_CLASS, Policy
 
 if TYPE_CHECKING:
     from pystachio.io_scheduler.flow import Line
     from pystachio.io_scheduler.progress import Plan
+
+
+class Entitlement(Protocol):
+    """What lets the lines of a lane go before those of more urgent ones."""
+
+    def overtakes(self, line: Line, now: float) -> bool: ...
 
 
 class Resource(Protocol):
@@ -36,26 +42,32 @@ class Resource(Protocol):
 class Waiters:
     """The lines parked on one resource: by lane, then those of plans that hold the least of it, then by arrival.
 
-    Who had its turn when there was no room on its link is in danger of never having both: the second time, what it
-    needs is `reserved_for` it.
+    `entitlement` may let less urgent ones go first. Who had its turn when there was no room on its link is in danger of
+    never having both: the second time, what it needs is `reserved_for` it.
     """
 
-    __slots__ = ("_budget", "_lanes", "count", "reserved_bytes", "reserved_for", "turn")
+    __slots__ = ("_budget", "_entitlement", "_is_firm", "_lanes", "count", "reserved_bytes", "reserved_for", "turn")
 
-    def __init__(self, budget: CreditBudget | None = None) -> None:
+    def __init__(self, entitlement: Entitlement, budget: CreditBudget | None = None) -> None:
         self._budget = budget
+        self._entitlement = entitlement
         self._lanes: tuple[dict[str, list[tuple[int, Line]]], ...] = ({}, {}, {}, {})
         self.count = 0
         self.turn: Line | None = None
         """Was parked here, and goes before all that still are."""
         self.reserved_for: Line | None = None
         self.reserved_bytes = 0
+        self._is_firm = False
+        """More urgent lines respect the reservation too."""
 
     def __iter__(self) -> Iterator[Line]:
         for groups in self._lanes:
             for group in groups.values():
                 for _, line in group:
                     yield line
+
+    def has(self, lane: int) -> bool:
+        return bool(self._lanes[lane])
 
     def add(self, line: Line) -> None:
         groups = self._lanes[line.lane]
@@ -71,16 +83,14 @@ class Waiters:
         self.count -= 1
 
     def first(self, now: float) -> Line | None:
-        """Whose turn it is: somebody who has waited too long, else the most urgent."""
+        """Whose turn it is: somebody who is entitled to go before others, else the most urgent."""
         found: Line | None = None
         for groups in self._lanes:
             if groups:
                 line = self._first_of(groups)
                 if found is None:
                     found = line
-                    if now - line.waits_since > AGEING_SECONDS:
-                        break
-                elif self._overtakes(line, now):
+                elif self._entitlement.overtakes(line, now):
                     return line
         return found
 
@@ -91,19 +101,24 @@ class Waiters:
         first = self.turn or (self.first(now) if self.count else None)
         if first is None:
             return False
-        if first.lane != line.lane:
-            return first.lane < line.lane or self._overtakes(first, now)
+        if first.lane < line.lane:
+            return not self._entitlement.overtakes(line, now)
+        if first.lane > line.lane:
+            return self._entitlement.overtakes(first, now)
         if not line.ticket:
             return self._held(first) <= self._held(line)
         return (self._held(first), first.ticket) < (self._held(line), line.ticket)
 
-    def reserve(self, line: Line) -> None:
+    def reserve(self, line: Line, now: float) -> None:
         self.reserved_for, self.reserved_bytes = line, line.needs
+        self._is_firm = self._entitlement.overtakes(line, now)
 
-    def reserved_against(self, line: Line) -> int:
-        """Bytes that this line must leave free for another."""
+    def reserved_against(self, line: Line | None, lane: int) -> int:
+        """Bytes that this line of a lane, if it is one, must leave free for another."""
         other = self.reserved_for
-        return 0 if other is None or other is line or other.lane > line.lane else self.reserved_bytes
+        if other is None or other is line or (other.lane > lane and not self._is_firm):
+            return 0
+        return self.reserved_bytes
 
     def _first_of(self, groups: dict[str, list[tuple[int, Line]]]) -> Line:
         heads = [group[0] for group in groups.values()]
@@ -117,11 +132,18 @@ class Waiters:
     def _held(self, line: Line) -> int:
         return 0 if self._budget is None else self._budget.held(line.plan_id)
 
-    def _overtakes(self, line: Line, now: float) -> bool:
-        """Whether it goes before lines of more urgent lanes."""
-        if now - line.waits_since <= AGEING_SECONDS:
-            return False
-        return self._budget is None or self._budget.would_fit(line)
+
+class Age:
+    """Whoever has waited for too long goes before more urgent lines that came later."""
+
+    __slots__ = ()
+
+    def overtakes(self, line: Line, now: float) -> bool:
+        return is_aged(line, now)
+
+
+def is_aged(line: Line, now: float) -> bool:
+    return line.ticket > 0 and now - line.waits_since > AGEING_SECONDS
 
 
 class PeerBudget:
@@ -132,14 +154,14 @@ class PeerBudget:
     def __init__(self, nbytes: int) -> None:
         self.nbytes = nbytes
         self.used = 0
-        self.waiters = Waiters()
+        self.waiters = Waiters(Age())
 
     def may_take(self, line: Line, length: int, now: float) -> bool:
         return not self.waiters.precede(line, now) and self.has_room(line, length, now)
 
     def has_room(self, line: Line, length: int, now: float) -> bool:
         """A chunk larger than the whole budget fits when nothing else is there."""
-        used = self.used + self.waiters.reserved_against(line)
+        used = self.used + self.waiters.reserved_against(line, line.lane)
         return not used or used + length <= self.nbytes
 
     def take(self, length: int) -> None:
@@ -153,19 +175,19 @@ class PeerBudget:
 class CreditBudget:
     """The memory of one stage. `lost` bytes of it are in the hands of devices that do not let go of them.
 
-    Nothing is larger than what is `left`: such transfers are refused. `eighths` of it may be used by each lane, and
-    half of the rest by a plan that holds nothing yet. Those who wait for consumers that never read hold up nobody more
-    urgent, and no other plan.
+    Nothing is larger than what is `left`: such transfers are refused. By lane, the `policy` says which part may be
+    used, and which part is reserved when more urgent plans take all they can; half of the rest may be used by a plan
+    that holds nothing yet. Those who wait for consumers that never read hold up nobody more urgent, and no other plan.
     """
 
-    __slots__ = ("_eighths", "_holders", "lost", "nbytes", "used", "waiters")
+    __slots__ = ("_holders", "_policy", "lost", "nbytes", "used", "waiters")
 
-    def __init__(self, nbytes: int, eighths: tuple[int, ...]) -> None:
+    def __init__(self, nbytes: int, policy: Policy) -> None:
         self.nbytes = nbytes
         self.used = 0
         self.lost = 0
-        self.waiters = Waiters(self)
-        self._eighths = eighths
+        self.waiters = Waiters(self, self)
+        self._policy = policy
         self._holders: dict[str, tuple[Plan, int]] = {}
 
     @property
@@ -185,16 +207,17 @@ class CreditBudget:
         return not self.waiters.precede(line, now) and self.has_room(line, length, now)
 
     def has_room(self, line: Line, length: int, now: float) -> bool:
-        used = self.used + self.waiters.reserved_against(line) - self.lost
+        used = self.used + self.waiters.reserved_against(line, line.lane) - self.lost
         return not used or used + length <= self._limit(line)
 
-    def would_fit(self, line: Line) -> bool:
-        """Whether a line whose plan holds nothing has only to wait for what more urgent plans hold."""
-        if line.plan_id in self._holders:
-            return False
-        lane = line.lane
+    def overtakes(self, line: Line, now: float) -> bool:
+        """Whether it goes before more urgent lines, once they have given back what they hold."""
+        lane, needs = line.lane, line.needs
         rest = sum(nbytes for plan, nbytes in self._holders.values() if LANE_OF_CLASS[plan.priority] >= lane)
-        return not rest or rest + line.needs <= self._limit(line)
+        if rest and rest + needs > self._limit(line):
+            return False
+        is_reserved = rest + needs <= self._policy.reservations[lane] * self.left
+        return is_reserved or (is_aged(line, now) and line.plan_id not in self._holders)
 
     def take(self, plan: Plan, length: int) -> None:
         self.used += length
@@ -213,5 +236,5 @@ class CreditBudget:
             length -= min(held, length)
 
     def _limit(self, line: Line) -> int:
-        limit = self.left * self._eighths[line.lane] // 8
+        limit = self.left * self._policy.credit_eighths[line.lane] // 8
         return limit if line.plan_id in self._holders else (limit + self.left) // 2

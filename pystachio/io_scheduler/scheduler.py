@@ -194,6 +194,9 @@ class Scheduler:
                 queue.move_plan(plan, now)
             for progress in tuple(plan.shared):
                 self._choose_payer(progress, now)
+        if ranks:
+            # Who may use how much of a pool depends on the classes of those who hold it.
+            self._agenda.freed.update((budget, None) for budget in self._pools.values() if budget.waiters.count)
 
     # Transfers
 
@@ -370,7 +373,7 @@ class Scheduler:
     def _open_pool(self, pool: CreditPool, nbytes: int, actions: list[Action], now: float) -> None:
         budget = self._pools.get(pool)
         if budget is None:
-            self._pools[pool] = CreditBudget(nbytes, self._policy.credit_eighths)
+            self._pools[pool] = CreditBudget(nbytes, self._policy)
             return
         budget.nbytes = nbytes
         self._note_size(budget, actions, now)
@@ -407,7 +410,7 @@ class Scheduler:
                 if queue.waiters.count and (len(actions), queue.lanes.backlogged) != before:
                     freed[queue] = None
             for resource, line in turns:
-                self._end_turn(resource, line)
+                self._end_turn(resource, line, now)
 
     def _give_turn(self, resource: Resource, now: float) -> tuple[Resource, Line] | None:
         """Let who waits first have what was freed, if it is enough."""
@@ -418,14 +421,16 @@ class Scheduler:
         line.flow.queue.unpark(line, now)
         return resource, line
 
-    def _end_turn(self, resource: Resource, line: Line) -> None:
+    def _end_turn(self, resource: Resource, line: Line, now: float) -> None:
         """The next one's turn."""
         waiters = resource.waiters
         waiters.turn = None
         if line.ticket and line.parked_on is None and line.head() is not None:
             # There is no room on its link, and somebody else will take what it waited for.
-            if line.was_missed and waiters.reserved_for is None:
-                waiters.reserve(line)
+            # Links that pass through each other must not wait for each other's reservations.
+            may_reserve = not (isinstance(resource, LinkQueue) and line.flow.queue.is_gate)
+            if line.was_missed and waiters.reserved_for is None and may_reserve:
+                waiters.reserve(line, now)
                 line.reserved += (resource,)
             line.was_missed = True
         self._agenda.freed[resource] = None

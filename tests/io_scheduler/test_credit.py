@@ -266,6 +266,28 @@ def test_a_consumer_that_never_reads_holds_up_neither_the_more_urgent_nor_other_
     assert w.used(FIRST) == 120
 
 
+@pytest.mark.parametrize(("priority", "share"), [(NORMAL, 0.10), (BATCH, 0.05)])
+def test_a_part_of_a_pool_is_reserved_when_urgent_plans_take_all_they_can(
+    priority: PriorityClass, share: float
+) -> None:
+    """Not for long: what consumers give back first is theirs."""
+    w = world(nbytes=400, urgent=INTERACTIVE, below=priority)
+    w.submit([transfer(number, 10, "urgent") for number in range(200)])
+    w.submit([transfer(1000 + number, 5, "below") for number in range(100)])
+    assert w.used(FIRST) == 400
+    for _ in range(100):
+        for chunk in w.inside():
+            w.end_chunk(*chunk)
+        urgent = [position for position, held in enumerate(w.consumers) if held.plan_id == "urgent"]
+        if not urgent:
+            break
+        w.release(urgent[0])
+        below = sum(held.nbytes for held in w.consumers if held.plan_id == "below")
+        below += sum(account.credit() for account in w.accounts.values() if account.transfer.plan_id == "below")
+        assert below <= 400 * share
+    assert below == 400 * share
+
+
 def test_a_plan_without_any_memory_gets_some_under_an_endless_urgent_load() -> None:
     """The consumers of the urgent plan are slower than its link: memory is what everybody waits for."""
     w = world(urgent=INTERACTIVE, batch=BATCH)
