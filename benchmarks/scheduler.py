@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import sys
 import time
-from collections import deque
 from collections.abc import Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from multiprocessing import get_context
@@ -17,7 +16,7 @@ from benchmarks import scheduler_centre
 from benchmarks.figures import Figure
 from pystachio.io_scheduler.events import (
     Action,
-    ChunkCompleted,
+    ChunksCompleted,
     CompleteTransfer,
     CreditReleased,
     LinkOpened,
@@ -90,27 +89,27 @@ def _random_figures(failures: Sequence[dict[str, int]], seeds: int) -> list[Figu
 
 
 def core_speed(repetitions: int) -> list[Figure]:
-    """From submission to the release of its credit, in CPU time: eight transfers per event, and one."""
-    eight = max(_cycles_per_second(8) for _ in range(repetitions))
-    one = max(_cycles_per_second(1) for _ in range(repetitions))
-    name = "submit-to-release cycles of the core"
-    return [Figure(name, eight, "1/s", 150_000.0, "at least", {"one transfer per event": one}, repetitions)]
-
-
-def _cycles_per_second(group: int) -> float:
-    return _Cycles(group).per_second()
+    """From submission to release, in CPU time, of reads as the engine makes them: eight per turn of the event loop."""
+    variants = {"8 per event": (8, False), "1 per event": (1, False), "8 per event, with memory credit": (8, True)}
+    best = dict.fromkeys(variants, 0.0)
+    for _ in range(repetitions):
+        for name, (group, credited) in variants.items():
+            best[name] = max(best[name], _Cycles(group, credited=credited).per_second())
+    eight = best.pop("8 per event")
+    return [Figure("submit-to-release cycles of the core", eight, "1/s", 150_000.0, "at least", best, repetitions)]
 
 
 class _Cycles:
-    """Transfers of one chunk from four plans of all classes go through one disk, whose device is never empty.
+    """Transfers of one chunk from four plans of all classes go through one disk, whose chunks take one turn each.
 
     What clients make, the transfers, is made before the clock starts.
     """
 
-    def __init__(self, group: int) -> None:
+    def __init__(self, group: int, *, credited: bool) -> None:
         self._group = group
+        self._credited = credited
         self._core = Scheduler()
-        self._inside: deque[tuple[int, int]] = deque()
+        self._inside: list[tuple[int, int]] = []
         self._released = 0
         self._now = 0.0
         link, pool, extent = Link("disk", "0"), CreditPool("host", 0), Extent(0, 2 * MIB)
@@ -118,31 +117,38 @@ class _Cycles:
         self._core.handle(PoolOpened(pool, 1 << 30), 0.0)
         for plan in range(4):
             self._core.handle(PlanOpened(str(plan), PriorityClass(plan % 3)), 0.0)
-        transfers = [Transfer(number, str(number % 4), link, extent, credit=pool) for number in range(CYCLES)]
+        credit = pool if credited else None
+        transfers = [Transfer(number, str(number % 4), link, extent, credit=credit) for number in range(CYCLES)]
         self._submissions = [TransfersSubmitted(tuple(transfers[at : at + group])) for at in range(0, CYCLES, group)]
-        self._release = CreditReleased(pool, 2 * MIB)
+        self._pool = pool
 
     def per_second(self) -> float:
         started = time.process_time()
         for submission in self._submissions:
+            self._now += 0.0003 * self._group
+            ended, self._inside = tuple(self._inside), []
             self._act(self._core.handle(submission, self._now))
-            self._complete(self._group if len(self._inside) > self._group else 0)
+            self._complete(ended)
         while self._inside:
-            self._complete(1)
+            self._now += 0.0003 * self._group
+            ended, self._inside = tuple(self._inside), []
+            self._complete(ended)
         assert self._released == CYCLES
         return CYCLES / (time.process_time() - started)
 
-    def _complete(self, chunks: int) -> None:
-        core, inside = self._core, self._inside
-        for _ in range(chunks):
-            self._now += 0.0003
-            self._act(core.handle(ChunkCompleted(*inside.popleft()), self._now))
-            core.next_wake()
+    def _complete(self, ended: tuple[tuple[int, int], ...]) -> None:
+        core = self._core
+        released = self._released
+        if ended:
+            self._act(core.handle(ChunksCompleted(ended), self._now))
+        if self._credited and released != self._released:
+            nbytes = (self._released - released) * 2 * MIB
+            self._act(core.handle(CreditReleased(self._pool, nbytes), self._now))
+        core.next_wake()
 
     def _act(self, actions: list[Action]) -> None:
         for action in actions:
-            if isinstance(action, StartChunk):
+            if type(action) is StartChunk:
                 self._inside.append((action.transfer_id, action.chunk.offset))
-            elif isinstance(action, CompleteTransfer):
+            elif type(action) is CompleteTransfer:
                 self._released += 1
-                self._act(self._core.handle(self._release, self._now))

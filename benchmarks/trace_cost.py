@@ -20,7 +20,7 @@ import pystachio
 from benchmarks import data
 from benchmarks.figures import Figure
 from benchmarks.trace_cases import CASES
-from pystachio.io_scheduler.history import ChunkRecord, History
+from pystachio.io_scheduler.history import History
 from pystachio.io_scheduler.request import Link, PathTaken, PriorityClass
 from pystachio.runtime.clock import SystemClock
 from pystachio.runtime.metrics import OperatorMetrics, PlanMetrics
@@ -120,13 +120,12 @@ def _verdicts(repetitions: int) -> tuple[int, int]:
 
 
 def _record_chunks() -> Callable[[], object]:
-    history, link = History(), Link("disk", "259:0")
+    history = History()
+    origin = history.origin(1, "plan", "scan", PriorityClass.NORMAL, Link("disk", "259:0"), 1.0)
 
     def record() -> None:
         if history.enabled:
-            history.chunk(
-                ChunkRecord(1, "plan", "scan", PriorityClass.NORMAL, link, 0, 1, 1.0, 2.0, 3.0, PathTaken.DIRECT, False)
-            )
+            history.chunk(origin, 0, 1, 2.0, 3.0, PathTaken.DIRECT, False)
 
     return record
 

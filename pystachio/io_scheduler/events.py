@@ -94,9 +94,10 @@ class TransfersBoosted:
     criticality: int = 0
 
 
-class ChunkCompleted(NamedTuple):
-    transfer_id: int
-    offset: int
+class ChunksCompleted(NamedTuple):
+    """Chunks that devices have ended, by transfer and offset; those noticed together are told together."""
+
+    chunks: tuple[tuple[int, int], ...]
 
 
 class ChunkFailed(NamedTuple):
@@ -118,7 +119,7 @@ class TimePassed:
 
 
 Event = (
-    ChunkCompleted
+    ChunksCompleted
     | TransfersSubmitted
     | CreditReleased
     | ChunkFailed

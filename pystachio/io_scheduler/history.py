@@ -7,13 +7,17 @@ of the service's clock.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 from pystachio.io_scheduler.request import CreditPool, Link, PathTaken, PriorityClass
-from pystachio.io_scheduler.ring import Ring
+from pystachio.io_scheduler.ring import Numbers, Ring
 
 CAPACITY = 1 << 17
 """Chunks that are remembered: 40 s at 3,000 chunks per second, in about 40 MiB once the ring is full."""
+
+
+Origin: TypeAlias = tuple[int, str, str, int, int, float]
+"""What the chunks of one transfer have in common, as rings keep it: see `History.origin`."""
 
 
 class ChunkRecord(NamedTuple):
@@ -75,22 +79,41 @@ class HistorySnapshot(NamedTuple):
 class History:
     """The last `capacity` chunks and as many transfers. Not thread-safe: used on the service's loop.
 
-    `chunk`, `transfer` and `window` take a record, `consumed` a transfer's id and when its bytes were taken over; all
-    do nothing when the history is not `enabled`. Making a record costs more than keeping it, so callers ask `enabled`
-    first.
+    `transfer` and `window` take a record. All methods do nothing when the history is not `enabled`; making a record
+    costs more than keeping it, so callers ask `enabled` first.
     """
 
     def __init__(self, *, capacity: int = CAPACITY, enabled: bool = True) -> None:
         self.enabled = enabled
         kept = capacity if enabled else 0
-        self._chunks = Ring(ChunkRecord._make, kept, _objects(ChunkRecord, "priority", "link", "path"))
+        self._numbers = Numbers()
+        self._chunks = Ring(self._chunk, kept)
         self._transfers = Ring(TransferRecord._make, kept, _objects(TransferRecord, "priority", "link", "credit"))
         self._consumed: Ring[tuple[int, float]] = Ring(_consumption, kept)
         self._windows = Ring(WindowRecord._make, kept, _objects(WindowRecord, "link"))
         # The rings' own methods: nothing is called in between.
-        self.chunk: Callable[[ChunkRecord], None] = self._chunks.append
         self.transfer: Callable[[TransferRecord], None] = self._transfers.append
         self.window: Callable[[WindowRecord], None] = self._windows.append
+
+    def origin(
+        self, transfer_id: int, plan_id: str, operator: str, priority: PriorityClass, link: Link, submitted_at: float
+    ) -> Origin:
+        """What `chunk` wants of the transfer: there is one chunk in every 10 us on a busy node."""
+        numbers = self._numbers
+        return transfer_id, plan_id, operator, numbers.of(priority), numbers.of(link), submitted_at
+
+    def chunk(
+        self,
+        origin: Origin,
+        offset: int,
+        length: int,
+        started_at: float,
+        ended_at: float,
+        path: PathTaken,
+        failed: bool,
+    ) -> None:
+        """One stay of a chunk inside a device."""
+        self._chunks.append_row((origin, offset, length, started_at, ended_at, self._numbers.of(path), failed))
 
     def consumed(self, transfer_id: int, at: float) -> None:
         """Whoever asked for the transfer has taken its bytes over, or let go of them."""
@@ -115,6 +138,24 @@ class History:
 
     def plan_transfers(self, plan_id: str) -> tuple[TransferRecord, ...]:
         return tuple(transfer for transfer in self._transfers if transfer.plan_id == plan_id)
+
+    def _chunk(self, row: tuple[Any, ...]) -> ChunkRecord:
+        origin, offset, length, started_at, ended_at, path, failed = row
+        transfer_id, plan_id, operator, priority, link, submitted_at = origin
+        return ChunkRecord(
+            transfer_id,
+            plan_id,
+            operator,
+            self._numbers[priority],
+            self._numbers[link],
+            offset,
+            length,
+            submitted_at,
+            started_at,
+            ended_at,
+            self._numbers[path],
+            failed,
+        )
 
     def _complete_from(self) -> float:
         """Records arrive in the order of their ends: what is lost ended before the oldest that is left."""

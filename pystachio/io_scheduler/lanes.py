@@ -8,6 +8,7 @@ returns.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection
 from dataclasses import dataclass, field
 from heapq import heapify, heappop, heappush, heapreplace
@@ -32,7 +33,8 @@ from pystachio.io_scheduler.window import Window
 class Lane:
     """The backlogged flows, earliest first. `balance` is how many bytes it is behind its reservation.
 
-    `served_at` is when it was last served or began to wait; `ticket` tells the same by the order of events.
+    `served_at` is when it was last served or began to wait; `ticket` tells the same by the order of events. Its balance
+    was settled when the link had served `settled_at` bytes, and is a whole chunk when it has served `overdue_at`.
     """
 
     index: int
@@ -43,6 +45,7 @@ class Lane:
     settled_at: int = 0
     served_at: float = 0.0
     ticket: int = 0
+    overdue_at: float = math.inf
 
 
 class Lanes:
@@ -58,6 +61,8 @@ class Lanes:
         self._urgent_bytes = urgent_bytes
         self._sequence = 0
         self._total = 0
+        for lane in self.all:
+            self._settle(lane, 0.0)
 
     def next(self, outstanding: int, now: float) -> Lane:
         """The first lane with work, unless one behind it is overdue; there must be one."""
@@ -66,7 +71,7 @@ class Lanes:
             if lane.flows:
                 if first is None:
                     first = lane
-                elif lane.reservation and self.is_overdue(lane, now):
+                elif lane.reservation and (self._total >= lane.overdue_at or now - lane.served_at > AGEING_SECONDS):
                     window = self._window
                     if first.index == INTERACTIVE and self._urgent_bytes:
                         # What is overdue waits for room; beyond the window is some for urgent transfers only.
@@ -96,8 +101,7 @@ class Lanes:
         """Something waits in the lane again. It has no credit for the time without work."""
         if lane.served_at < now:
             lane.served_at = now
-            lane.balance = min(self._balance(lane), 0.0)
-            lane.settled_at = self._total
+            self._settle(lane, min(self._balance(lane), 0.0))
 
     def note_passing(self, index: int, length: int, now: float) -> None:
         """A chunk of another link, from a line in the lane, has been let through."""
@@ -148,9 +152,13 @@ class Lanes:
             if line is not None:
                 flow.start = float(line.waiting[0][1])
         elif lane.index == INTERACTIVE:
-            due = flow.plan.due(flow.taken / (self._window.rate or ASSUMED_RATE))
-            latest = now + (LATEST_DUE_SECONDS if flow.plan.deadline is None else MOST_EARLY_SECONDS)
-            flow.start = min(max(due, now - MOST_LATE_SECONDS), latest)
+            plan = flow.plan
+            due = plan.due(flow.taken / (self._window.rate or ASSUMED_RATE))
+            if due < now:
+                due = max(due, now - MOST_LATE_SECONDS)
+            else:
+                due = min(due, now + (LATEST_DUE_SECONDS if plan.deadline is None else MOST_EARLY_SECONDS))
+            flow.start = due
         elif flow.start < lane.virtual_time:
             flow.start = lane.virtual_time
         return flow.start
@@ -161,7 +169,7 @@ class Lanes:
         return is_aged(line, now) or (lane.reservation > 0.0 and self.is_overdue(lane, now))
 
     def is_overdue(self, lane: Lane, now: float) -> bool:
-        return self._balance(lane) >= self._window.chunk_bytes or now - lane.served_at > AGEING_SECONDS
+        return self._total >= lane.overdue_at or now - lane.served_at > AGEING_SECONDS
 
     def _balance(self, lane: Lane) -> float:
         """Bytes that the lane is behind its reservation of what the link has served since.
@@ -170,13 +178,20 @@ class Lanes:
         """
         balance = lane.balance + lane.reservation * (self._total - lane.settled_at)
         if balance > 0.0:
-            return min(balance, 2.0 * self._window.chunk_bytes)
-        return max(balance, -lane.reservation * RESERVATION_SECONDS * (self._window.rate or ASSUMED_RATE))
+            most = 2.0 * self._window.chunk_bytes
+            return balance if balance < most else most
+        least = -lane.reservation * RESERVATION_SECONDS * (self._window.rate or ASSUMED_RATE)
+        return balance if balance > least else least
+
+    def _settle(self, lane: Lane, balance: float) -> None:
+        lane.balance = balance
+        lane.settled_at = self._total
+        if lane.reservation:
+            lane.overdue_at = self._total + (self._window.chunk_bytes - balance) / lane.reservation
 
     def _pay(self, lane: Lane, length: int, now: float) -> None:
         """The lane has been served."""
         self._total += length
         lane.served_at = now
         if lane.reservation:
-            lane.balance = self._balance(lane) - length
-            lane.settled_at = self._total
+            self._settle(lane, self._balance(lane) - length)

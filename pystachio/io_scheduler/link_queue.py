@@ -32,6 +32,8 @@ class LinkQueue:
         self.written_off_bytes = 0
         self.waiters = Waiters(self.lanes)
         self.is_gate = False
+        self.is_shared = limits.peer_bytes is not None
+        """Others may wait for what its chunks take."""
         self._agenda = agenda
         self._has_classes = policy.classes
         self._is_fair = policy.fair
@@ -44,14 +46,9 @@ class LinkQueue:
         """Queue the transfer as its payer's."""
         line = progress.line = self._line_of(progress)
         flow, waiting = line.flow, line.waiting
-        head = line.head() if waiting else None
-        if head is None and line.ticket:
-            self._end_turn(line)
         entry = progress.entry = (-progress.criticality if self._is_fair else 0, progress.sequence, progress)
-        if head is not None and line.budget is not None:
-            behind = head if entry < waiting[0] else progress
-            if behind.has_credit:
-                line.note_holder(behind)
+        if not line.is_plain:
+            self._note_arrival(line, progress, entry)
         heappush(waiting, entry)
         if line.peer_name is not None:
             flow.count(line, progress.remaining)
@@ -61,8 +58,19 @@ class LinkQueue:
             if waiting[0] is entry or progress.has_credit:
                 # It was parked for what another transfer needs.
                 self.unpark(line, now)
-        else:
+        elif not flow.backlogged or not self._is_fair:
             self._enter(flow, now)
+
+    def _note_arrival(self, line: Line, progress: TransferProgress, entry: tuple[int, int, TransferProgress]) -> None:
+        """The transfer is about to join a line that may be parked."""
+        head = line.head()
+        if head is None:
+            if line.ticket:
+                self._end_turn(line)
+        elif line.budget is not None:
+            behind = head if entry < line.waiting[0] else progress
+            if behind.has_credit:
+                line.note_holder(behind)
 
     def withdraw(self, progress: TransferProgress, now: float) -> None:
         """Out of its line, which may have been parked for what only this transfer needs."""
@@ -124,6 +132,8 @@ class LinkQueue:
         window full. One that lacks anything else is parked, and the next line is looked at.
         """
         lanes, window = self.lanes, self.window
+        # A quarter of a chunk is not worth a request of its own, so it joins the last one.
+        longest = window.chunk_bytes + window.chunk_bytes // 4
         while lanes.backlogged:
             lane = lanes.next(self.outstanding_bytes, now)
             flow = lane.flows[0][2]
@@ -132,7 +142,9 @@ class LinkQueue:
                 lanes.leave_first(lane, flow)
                 continue
             progress = line.waiting[0][2]
-            length = self._next_length(progress)
+            length = progress.length - progress.dispatched
+            if length > longest or progress.redo is not None or progress.budget is not None:
+                length = self._next_length(progress)
             outstanding = self.outstanding_bytes
             if outstanding and (
                 window.is_measuring
@@ -144,7 +156,7 @@ class LinkQueue:
             if line.is_plain or not self._lacks(line, progress, length, now):
                 chunk = self._take(line, progress, length, now)
                 lanes.charge(lane, flow, length, now)
-                actions.append(StartChunk(progress.transfer.transfer_id, chunk, now - progress.submitted_at))
+                actions.append(StartChunk(progress.transfer_id, chunk, now - progress.submitted_at))
         # There is room and nothing to start.
         window.is_limited = True
 
@@ -303,7 +315,6 @@ class LinkQueue:
             return progress.redo[-1].length
         length, chunk_bytes = progress.length - progress.dispatched, self.window.chunk_bytes
         if length > chunk_bytes + chunk_bytes // 4:
-            # A quarter of a chunk is not worth a request of its own, so it joins the last one.
             length = chunk_bytes
         if progress.by_chunk and progress.budget is not None and length > progress.budget.left:
             length = progress.budget.left // self.limits.alignment * self.limits.alignment
@@ -325,7 +336,7 @@ class LinkQueue:
                 return True
         line.needs = length
         if gate is not None:
-            gate.is_gate = True
+            gate.is_gate = gate.is_shared = True
             if not gate.may_take(line, length, now):
                 return self._park(line, gate, now)
         if peer is not None and not peer.may_take(line, length, now):

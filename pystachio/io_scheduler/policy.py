@@ -38,7 +38,7 @@ def due(deadline: float | None, opened_at: float, taken: float) -> float:
 
     `taken` is for how many seconds the plan has had the link to itself, all in all.
     """
-    over = max(0.0, taken - ALLOWANCE_SECONDS)
+    over = taken - ALLOWANCE_SECONDS if taken > ALLOWANCE_SECONDS else 0.0
     return opened_at + INTERACTIVE_SECONDS + OVERUSE * over if deadline is None else deadline + over
 
 

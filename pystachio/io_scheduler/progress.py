@@ -76,6 +76,7 @@ class TransferProgress:
         "sequence",
         "submitted_at",
         "transfer",
+        "transfer_id",
     )
 
     def __init__(
@@ -89,6 +90,7 @@ class TransferProgress:
         gate: LinkQueue | None,
     ) -> None:
         self.transfer = transfer
+        self.transfer_id = transfer[0]
         self.queue = queue
         self.plan = plan
         self.payer = plan

@@ -20,10 +20,15 @@ class PriorityClass(IntEnum):
     NORMAL = 1
     BATCH = 2
 
+    # That of enumerations is written in Python, and these are keys on the way of every chunk.
+    __hash__ = int.__hash__
+
 
 class Direction(StrEnum):
     READ = "read"
     WRITE = "write"
+
+    __hash__ = str.__hash__
 
 
 class PathTaken(StrEnum):
@@ -36,6 +41,8 @@ class PathTaken(StrEnum):
     EMULATED = "emulated"
     TCP = "tcp"
     UCX = "ucx"
+
+    __hash__ = str.__hash__
 
 
 class Extent(NamedTuple):

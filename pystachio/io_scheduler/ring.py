@@ -17,6 +17,35 @@ R = TypeVar("R", bound=tuple[Any, ...])
 BLOCK_RECORDS = 256
 
 
+class Numbers:
+    """Numbers for a few different objects: links, members of enumerations. Used on any thread."""
+
+    def __init__(self) -> None:
+        self._numbers: dict[object, int] = {}
+        # By identity too: hashing an enumeration's member, or what contains one, runs Python code.
+        self._numbers_by_id: dict[int, int] = {}
+        self._known: list[object] = []
+        self._lock = threading.Lock()
+
+    def of(self, value: object) -> int:
+        number = self._numbers_by_id.get(id(value))
+        return self._number(value) if number is None else number
+
+    def __getitem__(self, number: int) -> Any:
+        """The object with the number."""
+        return self._known[number]
+
+    def _number(self, value: object) -> int:
+        with self._lock:
+            number = self._numbers.get(value)
+            if number is None:
+                number = self._numbers[value] = len(self._known)
+                # Kept, so that nothing else ever has its identity.
+                self._known.append(value)
+                self._numbers_by_id[id(value)] = number
+            return number
+
+
 class Ring(Generic[R]):
     """Takes records on any thread. Keeps at most `capacity`, and forgets the oldest a block at a time.
 
@@ -28,10 +57,7 @@ class Ring(Generic[R]):
         """`make` makes a record of its values: a named tuple's `_make`."""
         self._make = make
         self._objects = objects
-        self._numbers: dict[object, int] = {}
-        # By identity too: hashing an enumeration's member, or what contains one, runs Python code.
-        self._numbers_by_id: dict[int, int] = {}
-        self._known: list[object] = []
+        self._numbers = Numbers()
         self._block_records = max(1, min(BLOCK_RECORDS, capacity // 16))
         blocks = capacity // self._block_records - (1 if self._block_records > 1 else 0)
         self._blocks: deque[tuple[tuple[Any, ...], ...]] = deque(maxlen=max(0, blocks))
@@ -39,15 +65,17 @@ class Ring(Generic[R]):
         self._lock = threading.Lock()
 
     def append(self, record: R) -> None:
-        if self._objects:
-            values = list(record)
-            for position in self._objects:
-                value = values[position]
-                number = self._numbers_by_id.get(id(value))
-                values[position] = self._number(value) if number is None else number
-            self._recent.append(tuple(values))
-        else:
-            self._recent.append(tuple(record))
+        if not self._objects:
+            self.append_row(tuple(record))
+            return
+        values = list(record)
+        for position in self._objects:
+            values[position] = self._numbers.of(values[position])
+        self.append_row(tuple(values))
+
+    def append_row(self, row: tuple[Any, ...]) -> None:
+        """What `make` makes a record of, with numbers in place of objects; it may contain rows itself."""
+        self._recent.append(row)
         if len(self._recent) >= self._block_records:
             self._close_block()
 
@@ -73,20 +101,10 @@ class Ring(Generic[R]):
                 self._blocks.append(tuple(self._recent[:count]))
                 del self._recent[:count]
 
-    def _number(self, value: object) -> int:
-        with self._lock:
-            number = self._numbers.get(value)
-            if number is None:
-                number = self._numbers[value] = len(self._known)
-                # Kept, so that nothing else ever has its identity.
-                self._known.append(value)
-                self._numbers_by_id[id(value)] = number
-            return number
-
     def _record(self, row: tuple[Any, ...]) -> R:
         if not self._objects:
             return self._make(row)
         values = list(row)
         for position in self._objects:
-            values[position] = self._known[values[position]]
+            values[position] = self._numbers[values[position]]
         return self._make(tuple(values))

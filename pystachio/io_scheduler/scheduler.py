@@ -15,8 +15,8 @@ from pystachio.io_scheduler.clock import SteadyClock
 from pystachio.io_scheduler.events import (
     Action,
     CancelChunks,
-    ChunkCompleted,
     ChunkFailed,
+    ChunksCompleted,
     CompleteTransfer,
     CreditReleased,
     DeliverChunk,
@@ -73,8 +73,8 @@ class Scheduler:
         else:
             self._now = self._checked_at = now = self._clock.read(now, False)
         actions: list[Action] = []
-        if type(event) is ChunkCompleted:
-            self._complete_chunk(event[0], event[1], actions, now)
+        if type(event) is ChunksCompleted:
+            self._complete_chunks(event[0], actions, now)
         else:
             self._take(event, actions, now)
         if agenda.freed or agenda.unfilled:
@@ -110,8 +110,8 @@ class Scheduler:
                 self._open_pool(pool, nbytes, actions, now)
             case LeaseGranted(lease):
                 self._rank(self._leases.take(lease, self._plans, now), now)
-            case ChunkCompleted(transfer_id, offset):
-                self._complete_chunk(transfer_id, offset, actions, now)
+            case ChunksCompleted(chunks):
+                self._complete_chunks(chunks, actions, now)
             case _:
                 assert_never(event)
 
@@ -202,28 +202,29 @@ class Scheduler:
 
     def _submit(self, transfers: tuple[Transfer, ...], actions: list[Action], now: float) -> None:
         queues: dict[LinkQueue, None] = {}
-        link, queue = None, None
+        last_link: Link | None = None
+        queue: LinkQueue | None = None
         for transfer in transfers:
-            plan = self._plans.get(transfer.plan_id)
+            transfer_id, plan_id, link, extent, _, credit, _, through, _, _, _ = transfer
+            plan = self._plans.get(plan_id)
             if plan is None or plan.cancelled:
-                actions.append(FailTransfer(transfer.transfer_id, _cancelled(transfer.plan_id)))
+                actions.append(FailTransfer(transfer_id, _cancelled(plan_id)))
                 continue
-            if transfer.extent[1] == 0:
-                actions.append(CompleteTransfer(transfer.transfer_id))
+            if extent[1] == 0:
+                actions.append(CompleteTransfer(transfer_id))
                 continue
-            if queue is None or transfer.link is not link:
-                link = transfer.link
+            if queue is None or link is not last_link:
+                last_link = link
                 queue = self._links[link]
                 queues[queue] = None
-            budget = None if transfer.credit is None else self._pools[transfer.credit]
+            budget = None if credit is None else self._pools[credit]
             if budget is not None and _least_credit(transfer, queue) > budget.left:
-                actions.append(FailTransfer(transfer.transfer_id, _too_large(transfer, budget)))
+                actions.append(FailTransfer(transfer_id, _too_large(transfer, budget)))
                 continue
-            through = transfer.through
             gate = None if through is None or through == link else self._links[through]
             self._sequence += 1
             progress = TransferProgress(transfer, queue, plan, now, self._sequence, budget, gate)
-            self._transfers[transfer.transfer_id] = plan.transfers[transfer.transfer_id] = progress
+            self._transfers[transfer_id] = plan.transfers[transfer_id] = progress
             queue.push(progress, now)
         if len(queues) == 1 and queue is not None:
             queue.fill(actions, now)
@@ -276,12 +277,12 @@ class Scheduler:
         progress.redo = None
         progress.backing_off = 0
         if progress.outstanding:
-            actions.append(CancelChunks(progress.transfer.transfer_id, tuple(progress.outstanding)))
+            actions.append(CancelChunks(progress.transfer_id, tuple(progress.outstanding)))
         else:
             self._end_transfer(progress, actions)
 
     def _end_transfer(self, progress: TransferProgress, actions: list[Action]) -> None:
-        transfer_id = progress.transfer.transfer_id
+        transfer_id = progress.transfer_id
         del self._transfers[transfer_id]
         del progress.plan.transfers[transfer_id]
         if progress.boosters:
@@ -296,27 +297,39 @@ class Scheduler:
 
     # Chunks
 
-    def _complete_chunk(self, transfer_id: int, offset: int, actions: list[Action], now: float) -> None:
-        progress = self._transfers.get(transfer_id)
-        started = None if progress is None else progress.outstanding.pop(offset, None)
-        if progress is None or started is None:
-            self._end_written_off(transfer_id, offset)
-            return
-        length, started_at = started
-        queue = progress.queue
-        if self._late.stalls:
-            self._late.stalls.bring_back(transfer_id, offset, length)
-        queue.settle(length, started_at, now)
-        if progress.by_chunk and progress.error is None:
-            # Its credit is the consumer's from here on.
-            progress.credited -= length if progress.budget is not None else 0
-            actions.append(DeliverChunk(transfer_id, Extent(offset, length)))
-        if not progress.outstanding:
-            self._leave_devices(progress, actions)
-        if progress.gate is not None or queue.is_gate or queue.limits.peer_bytes is not None:
-            self._free(progress, length, started_at, now)
-        else:
-            queue.fill(actions, now)
+    def _complete_chunks(self, chunks: tuple[tuple[int, int], ...], actions: list[Action], now: float) -> None:
+        transfers, agenda, stalls = self._transfers, self._agenda, self._late.stalls
+        last: LinkQueue | None = None
+        for transfer_id, offset in chunks:
+            progress = transfers.get(transfer_id)
+            started = None if progress is None else progress.outstanding.pop(offset, None)
+            if progress is None or started is None:
+                self._end_written_off(transfer_id, offset)
+                continue
+            length, started_at = started
+            queue = progress.queue
+            if stalls:
+                stalls.bring_back(transfer_id, offset, length)
+            queue.settle(length, started_at, now)
+            if progress.by_chunk and progress.error is None:
+                # Its credit is the consumer's from here on.
+                progress.credited -= length if progress.budget is not None else 0
+                actions.append(DeliverChunk(transfer_id, Extent(offset, length)))
+            if not progress.outstanding:
+                del agenda.inside[progress]
+                if progress.entry is None and not progress.backing_off:
+                    self._end_transfer(progress, actions)
+            if queue.is_shared or progress.gate is not None:
+                self._free(progress, length, started_at, now)
+            elif queue is not last:
+                if last is not None:
+                    agenda.unfilled[last] = None
+                last = queue
+        if last is not None:
+            if agenda.unfilled or agenda.freed:
+                agenda.unfilled[last] = None
+            else:
+                last.fill(actions, now)
 
     def _fail_chunk(
         self, transfer_id: int, offset: int, error: PystachioError, actions: list[Action], now: float
@@ -335,13 +348,9 @@ class Scheduler:
                 del self._agenda.inside[progress]
             self._fail(progress, error, actions, now)
         elif not progress.outstanding:
-            self._leave_devices(progress, actions)
-
-    def _leave_devices(self, progress: TransferProgress, actions: list[Action]) -> None:
-        """The last chunk of the transfer has left, for now."""
-        del self._agenda.inside[progress]
-        if progress.entry is None and not progress.backing_off:
-            self._end_transfer(progress, actions)
+            del self._agenda.inside[progress]
+            if progress.entry is None and not progress.backing_off:
+                self._end_transfer(progress, actions)
 
     def _free(self, progress: TransferProgress, length: int, started_at: float, now: float) -> None:
         """The chunk's room on its gate and with its peer is others' to take."""
@@ -465,7 +474,7 @@ class Scheduler:
     def _write_off(self, progress: TransferProgress, actions: list[Action], now: float) -> None:
         """The device does not let go. Whoever waits must not wait for ever, and the link may be of use to others."""
         del self._agenda.inside[progress]
-        actions.append(WriteOffChunks(progress.transfer.transfer_id, self._late.write_off(progress)))
+        actions.append(WriteOffChunks(progress.transfer_id, self._late.write_off(progress)))
         self._end_transfer(progress, actions)
         self._look_again(progress)
         if progress.budget is not None:

@@ -23,8 +23,8 @@ from pystachio.io_scheduler.devices import ChunkEnd, ChunkRequest, Device, OpenD
 from pystachio.io_scheduler.events import (
     Action,
     CancelChunks,
-    ChunkCompleted,
     ChunkFailed,
+    ChunksCompleted,
     CompleteTransfer,
     CreditReleased,
     DeliverChunk,
@@ -45,7 +45,7 @@ from pystachio.io_scheduler.events import (
     TransfersSubmitted,
     WriteOffChunks,
 )
-from pystachio.io_scheduler.history import ChunkRecord, History, TransferRecord, WindowRecord
+from pystachio.io_scheduler.history import History, TransferRecord, WindowRecord
 from pystachio.io_scheduler.ledger import Ledger
 from pystachio.io_scheduler.links import Links, Locate, OpenFiles, locate_disk
 from pystachio.io_scheduler.policy import POLICIES, Policy
@@ -291,8 +291,9 @@ class IoSchedulerService:
                 request.rank,
                 request.write_back,
             )
+            origin = self.history.origin(transfer_id, plan_id, submission.operator, priority, link, now)
             self._pending[transfer_id] = PendingTransfer(
-                transfer, request, position, request.buffer, file, submission, now, priority, account
+                transfer, request, position, request.buffer, file, submission, now, priority, account, origin
             )
             self._submitted.append(transfer)
         submission.transfer_ids = tuple(transfer_ids)
@@ -335,7 +336,7 @@ class IoSchedulerService:
             # Cleared before the queue is emptied, so that a chunk which ends in between wakes the loop again.
             self._loop_is_woken = False
             while self._ended:
-                self._end_chunk(*self._ended.popleft(), now)
+                self._end_chunks(now)
             if self._timer is None:
                 self._set_timer(now)
         except Exception as error:
@@ -370,6 +371,10 @@ class IoSchedulerService:
 
     def _act(self, actions: list[Action], now: float) -> None:
         for action in actions:
+            # Asked before the others: matching by pattern takes as long as starting a chunk.
+            if type(action) is StartChunk:
+                self._start_chunk(action[0], action[1], action[2], now)
+                continue
             match action:
                 case StartChunk(transfer_id, chunk, queue_seconds):
                     self._start_chunk(transfer_id, chunk, queue_seconds, now)
@@ -428,7 +433,15 @@ class IoSchedulerService:
         if priority is not pending.priority:
             pending.priority = priority
             pending.account = self.ledger.account(plan_id, priority, pending.transfer.link)
-        return PendingChunk(pending, request, priority, now, queue_seconds)
+            pending.origin = self.history.origin(
+                pending.transfer.transfer_id,
+                plan_id,
+                pending.submission.operator,
+                priority,
+                pending.transfer.link,
+                pending.submitted_at,
+            )
+        return PendingChunk(pending, request, pending.origin, now, queue_seconds)
 
     def _refuse(
         self,
@@ -445,42 +458,45 @@ class IoSchedulerService:
         self._inside[key] = self._chunk_inside(pending, request, queue_seconds, now)
         ended(ChunkEnd(0, PathTaken.BUFFERED, error))
 
-    def _end_chunk(self, transfer_id: int, offset: int, end: ChunkEnd, now: float) -> None:
-        chunk = self._inside.pop((transfer_id, offset), None)
-        if chunk is None:
-            self._end_written_off(transfer_id, offset, now)
-            return
-        if self._failure is not None:
-            return
+    def _end_chunks(self, now: float) -> None:
+        """Those that nothing went wrong with are told together."""
+        ended, inside = self._ended, self._inside
+        completed: list[tuple[int, int]] = []
+        while ended:
+            transfer_id, offset, end = ended.popleft()
+            key = (transfer_id, offset)
+            chunk = inside.pop(key, None)
+            if chunk is None:
+                self._forget_written_off(key)
+            elif self._failure is not None:
+                continue
+            else:
+                error = self._record(chunk, offset, end, now)
+                if error is not None:
+                    self._complete_chunks(completed, now)
+                    completed.clear()
+                    self._act(self._core.handle(ChunkFailed(transfer_id, offset, error), now), now)
+                    # It may be tried again before anything else is due.
+                    self._set_timer(now)
+                    continue
+            completed.append(key)
+        self._complete_chunks(completed, now)
+
+    def _complete_chunks(self, completed: list[tuple[int, int]], now: float) -> None:
+        if completed:
+            self._act(self._core.handle(ChunksCompleted(tuple(completed)), now), now)
+
+    def _record(self, chunk: PendingChunk, offset: int, end: ChunkEnd, now: float) -> PystachioError | None:
+        """Keep account of a chunk that the device has ended; says what went wrong with it."""
         transferred, path, error = end.transferred, end.path, end.error
-        pending = chunk.pending
+        pending, started_at = chunk.pending, chunk.started_at
         if error is None and transferred < chunk.request.required:
             error = DataError(f"a device moved too few bytes: {pending.submission.path}")
-        pending.account.record_chunk(transferred, path, error is not None, chunk.queue_seconds, now - chunk.started_at)
+        failed = error is not None
+        pending.account.record_chunk(transferred, path, failed, chunk.queue_seconds, now - started_at)
         if self.history.enabled:
-            transfer, submission = pending.transfer, pending.submission
-            self.history.chunk(
-                ChunkRecord(
-                    transfer_id,
-                    submission.plan_id,
-                    submission.operator,
-                    chunk.priority,
-                    transfer.link,
-                    offset,
-                    transferred,
-                    pending.submitted_at,
-                    chunk.started_at,
-                    now,
-                    path,
-                    error is not None,
-                )
-            )
-        if error is None:
-            self._act(self._core.handle(ChunkCompleted(transfer_id, offset), now), now)
-        else:
-            self._act(self._core.handle(ChunkFailed(transfer_id, offset, error), now), now)
-            # It may be tried again before anything else is due.
-            self._set_timer(now)
+            self.history.chunk(chunk.origin, offset, transferred, started_at, now, path, failed)
+        return error
 
     def _write_off(self, transfer_id: int, offsets: Sequence[int]) -> None:
         """The chunks' memory and file stay referenced until the device lets go of them, if ever."""
@@ -490,10 +506,9 @@ class IoSchedulerService:
             submission = chunk.pending.submission
             self._files.acquire(submission.link, submission.path, 1)
 
-    def _end_written_off(self, transfer_id: int, offset: int, now: float) -> None:
-        submission = self._written_off.pop((transfer_id, offset)).pending.submission
+    def _forget_written_off(self, key: tuple[int, int]) -> None:
+        submission = self._written_off.pop(key).pending.submission
         self._files.release(submission.link, submission.path)
-        self._act(self._core.handle(ChunkCompleted(transfer_id, offset), now), now)
 
     def _end_transfer(self, transfer_id: int, error: PystachioError | None, now: float) -> None:
         pending = self._pending.pop(transfer_id)

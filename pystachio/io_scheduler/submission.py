@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 from pystachio.errors import PystachioError
 from pystachio.io_scheduler.devices import Buffer, ChunkRequest, Device, DeviceFile
+from pystachio.io_scheduler.history import Origin
 from pystachio.io_scheduler.ledger import Account
 from pystachio.io_scheduler.request import CreditPool, Extent, Link, PriorityClass, Transfer
 
@@ -57,7 +58,7 @@ class Submission:
 
 @dataclass(slots=True, eq=False)
 class PendingTransfer:
-    """`account` is the ledger's for the plan on this link in the class `priority`."""
+    """`account` is the ledger's for the plan on this link in the class `priority`, `origin` what the history keeps."""
 
     transfer: Transfer
     request: Request
@@ -68,15 +69,16 @@ class PendingTransfer:
     submitted_at: float
     priority: PriorityClass
     account: Account
+    origin: Origin
     started_at: float | None = None
 
 
 @dataclass(slots=True, eq=False)
 class PendingChunk:
-    """A chunk inside a device. `priority` is the plan's class when it was started."""
+    """A chunk inside a device. `origin` names the plan's class when it was started."""
 
     pending: PendingTransfer
     request: ChunkRequest
-    priority: PriorityClass
+    origin: Origin
     started_at: float
     queue_seconds: float

@@ -14,8 +14,8 @@ from pystachio.errors import PystachioError
 from pystachio.io_scheduler.events import (
     Action,
     CancelChunks,
-    ChunkCompleted,
     ChunkFailed,
+    ChunksCompleted,
     CompleteTransfer,
     CreditReleased,
     DeliverChunk,
@@ -134,8 +134,11 @@ class World:
 
     def end_chunk(self, transfer_id: int, offset: int, error: PystachioError | None = None) -> list[Action]:
         if error is None:
-            return self.tell(ChunkCompleted(transfer_id, offset))
+            return self.tell(ChunksCompleted(((transfer_id, offset),)))
         return self.tell(ChunkFailed(transfer_id, offset, error))
+
+    def end_chunks(self, chunks: Iterable[tuple[int, int]]) -> list[Action]:
+        return self.tell(ChunksCompleted(tuple(chunks)))
 
     def release(self, position: int, *, named: bool = True) -> None:
         held = self.consumers.pop(position)
@@ -200,12 +203,11 @@ class World:
             case TransfersSubmitted(transfers):
                 for transfer in transfers:
                     self.accounts[transfer.transfer_id] = Account(transfer)
-            case ChunkCompleted(transfer_id, offset) | ChunkFailed(transfer_id, offset, _):
-                if self.written_off.pop((transfer_id, offset), None) is None:
-                    account = self.accounts[transfer_id]
-                    length, _ = account.inside.pop(offset)
-                    ended = account.failed if isinstance(event, ChunkFailed) else account.arrived
-                    ended[offset] = length
+            case ChunksCompleted(chunks):
+                for transfer_id, offset in chunks:
+                    self._note_end(transfer_id, offset, failed=False)
+            case ChunkFailed(transfer_id, offset, _):
+                self._note_end(transfer_id, offset, failed=True)
             case PriorityChanged(plan_id, priority):
                 if plan_id in self.plans:
                     self.plans[plan_id] = priority
@@ -224,6 +226,12 @@ class World:
                             self.accounts[transfer_id].boosters.add(plan_id)
             case _:
                 pass
+
+    def _note_end(self, transfer_id: int, offset: int, *, failed: bool) -> None:
+        if self.written_off.pop((transfer_id, offset), None) is None:
+            account = self.accounts[transfer_id]
+            length, _ = account.inside.pop(offset)
+            (account.failed if failed else account.arrived)[offset] = length
 
     def _forget_booster(self, plan_id: str) -> None:
         for account in self.accounts.values():

@@ -6,7 +6,7 @@ from collections import Counter, deque
 
 from pystachio.io_scheduler.events import (
     Action,
-    ChunkCompleted,
+    ChunksCompleted,
     CompleteTransfer,
     Event,
     LinkOpened,
@@ -139,7 +139,7 @@ class SerialLink:
             transfer = self.transfers[chunk.transfer_id]
             self.moved[transfer.plan_id] += chunk.chunk.length
             self.moved_by_peer[transfer.peer] += chunk.chunk.length
-            self.tell(ChunkCompleted(chunk.transfer_id, chunk.chunk.offset))
+            self.tell(ChunksCompleted(((chunk.transfer_id, chunk.chunk.offset),)))
 
     def _submit(self, transfer: Transfer, *, endless: bool) -> int:
         number = len(self.transfers)

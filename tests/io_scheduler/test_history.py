@@ -8,12 +8,11 @@ from pystachio.io_scheduler.request import Link, PathTaken, PriorityClass
 DISK = Link("disk", "259:0")
 
 
-def chunk(number: int, *, plan_id: str = "p", submitted: float | None = None) -> ChunkRecord:
+def note_chunk(history: History, number: int, *, plan_id: str = "p", submitted: float | None = None) -> None:
     """One that enters at `number` and stays for half a second."""
     since = number if submitted is None else submitted
-    return ChunkRecord(
-        number, plan_id, "scan", PriorityClass.NORMAL, DISK, 0, 1, since, number, number + 0.5, PathTaken.DIRECT, False
-    )
+    origin = history.origin(number, plan_id, "scan", PriorityClass.NORMAL, DISK, since)
+    history.chunk(origin, 0, 1, number, number + 0.5, PathTaken.DIRECT, False)
 
 
 def transfer(number: int, plan_id: str = "p") -> TransferRecord:
@@ -25,9 +24,9 @@ def transfer(number: int, plan_id: str = "p") -> TransferRecord:
 def test_the_oldest_records_are_forgotten_and_that_is_said() -> None:
     history = History(capacity=3)
     for number in range(3):
-        history.chunk(chunk(number))
+        note_chunk(history, number)
     assert history.snapshot().complete_from == 0.5, "a full ring may have lost what ended before its oldest"
-    history.chunk(chunk(3))
+    note_chunk(history, 3)
     seen = history.snapshot()
     assert [each.transfer_id for each in seen.chunks] == [1, 2, 3]
     assert seen.complete_from == 1.5
@@ -36,7 +35,7 @@ def test_the_oldest_records_are_forgotten_and_that_is_said() -> None:
 def test_a_span_of_time_has_what_waited_or_was_under_way_in_it() -> None:
     history = History()
     for number in range(10):
-        history.chunk(chunk(number, submitted=number - 2))
+        note_chunk(history, number, submitted=number - 2)
         history.transfer(transfer(number))
     seen = history.snapshot(since=4.2, until=5.2)
     assert [each.transfer_id for each in seen.chunks] == [4, 5, 6, 7]
@@ -44,10 +43,18 @@ def test_a_span_of_time_has_what_waited_or_was_under_way_in_it() -> None:
     assert seen.complete_from == 0
 
 
+def test_a_record_says_all_of_a_chunk() -> None:
+    history = History()
+    note_chunk(history, 7, submitted=6.5)
+    assert history.snapshot().chunks == (
+        ChunkRecord(7, "p", "scan", PriorityClass.NORMAL, DISK, 0, 1, 6.5, 7, 7.5, path=PathTaken.DIRECT, failed=False),
+    )
+
+
 def test_plans_apart() -> None:
     history = History()
     for number, plan_id in enumerate("abab"):
-        history.chunk(chunk(number, plan_id=plan_id))
+        note_chunk(history, number, plan_id=plan_id)
         history.transfer(transfer(number, plan_id))
     assert [each.transfer_id for each in history.plan_chunks("a")] == [0, 2]
     assert [each.transfer_id for each in history.plan_transfers("b")] == [1, 3]
@@ -65,7 +72,7 @@ def test_consumers_and_windows() -> None:
 
 def test_nothing_is_kept_when_it_is_off() -> None:
     history = History(enabled=False)
-    history.chunk(chunk(0))
+    note_chunk(history, 0)
     history.transfer(transfer(0))
     history.consumed(0, 1)
     assert history.snapshot() == ((), (), {}, (), 0)

@@ -11,7 +11,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from pystachio.io_scheduler.events import (
     Action,
-    ChunkCompleted,
+    ChunksCompleted,
     CompleteTransfer,
     Event,
     LeaseGranted,
@@ -60,7 +60,7 @@ class Node:
 
     def tell(self, event: Event) -> None:
         self.obey(self.scheduler.handle(event, self.now))
-        if not isinstance(event, ChunkCompleted):
+        if not isinstance(event, ChunksCompleted):
             self.scheduler.check_invariants()
 
     def grant(self, sequence: int, *orders: PlanOrder, epoch: int = 1, seconds: float = 3.0) -> None:
@@ -86,7 +86,7 @@ class Node:
             self.tell(TimePassed())
         chunk = self.inside.popleft()
         self.served[self.owners[chunk.transfer_id]] += 1
-        self.tell(ChunkCompleted(chunk.transfer_id, chunk.chunk.offset))
+        self.tell(ChunksCompleted(((chunk.transfer_id, chunk.chunk.offset),)))
 
     def lease(self) -> tuple[int, int] | None:
         return self.scheduler.statistics().lease

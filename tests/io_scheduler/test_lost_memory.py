@@ -6,7 +6,7 @@ from pystachio.errors import ResourceExhausted
 from pystachio.io_scheduler.events import (
     Action,
     CancelChunks,
-    ChunkCompleted,
+    ChunksCompleted,
     CreditReleased,
     DeliverChunk,
     Event,
@@ -58,7 +58,7 @@ def test_what_is_left_of_a_pool_is_shared_like_a_smaller_pool() -> None:
     assert core.submit(2, HEALTHY, 20, "batch") == []
     actions = core.pass_time(3)
     assert StartChunk(2, Extent(0, 10), 3.0) in actions
-    assert core.handle(ChunkCompleted(2, 0), 4.0) == [DeliverChunk(2, Extent(0, 10))]
+    assert core.handle(ChunksCompleted(((2, 0),)), 4.0) == [DeliverChunk(2, Extent(0, 10))]
     assert core.handle(CreditReleased(MEMORY, 10), 4.0) == [StartChunk(2, Extent(10, 10), 4.0)]
 
 
@@ -77,8 +77,8 @@ def test_memory_that_comes_back_late_is_used_again() -> None:
     core = Core(pool_bytes=20)
     core.submit(1, STUCK, 20)
     core.pass_time(3)
-    core.handle(ChunkCompleted(1, 0), 4.0)
-    core.handle(ChunkCompleted(1, 10), 4.0)
+    core.handle(ChunksCompleted(((1, 0),)), 4.0)
+    core.handle(ChunksCompleted(((1, 10),)), 4.0)
     assert core.submit(2, HEALTHY, 10) == [StartChunk(2, Extent(0, 10), 0.0)]
     (pool,) = core.scheduler.statistics().pools
     assert pool.used_bytes == 10
@@ -88,7 +88,7 @@ def test_behind_a_transfer_that_timed_out_the_next_one_starts_at_once() -> None:
     """The flow is parked, because its first transfer lacks memory for its next chunk; the next one needs less."""
     core = Core(pool_bytes=25)
     core.submit(1, HEALTHY, 10)
-    core.handle(ChunkCompleted(1, 0))
+    core.handle(ChunksCompleted(((1, 0),)))
     core.submit(2, STUCK, 20)
     assert core.submit(3, STUCK, 5) == []
     assert core.pass_time(2) == [CancelChunks(2, (0,)), StartChunk(3, Extent(0, 5), 2.0)]

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pystachio.io_scheduler.history import ChunkRecord, History, TransferRecord
+from pystachio.io_scheduler.history import History, TransferRecord
 from pystachio.io_scheduler.request import CreditPool, Link, PathTaken, PriorityClass
 from pystachio.io_scheduler.ring import BLOCK_RECORDS, Ring
 from pystachio.runtime.tracing import JobRecord, Tracing, WaitReason, WaitRecord
@@ -81,22 +81,8 @@ def test_the_collector_leaves_full_blocks_alone(what: str) -> None:
     link, pool = Link("disk", "259:0"), CreditPool("host", 1)
     for number in range(3 * BLOCK_RECORDS):
         moment = float(number)
-        history.chunk(
-            ChunkRecord(
-                number,
-                f"p{number}",
-                "scan",
-                PriorityClass.BATCH,
-                link,
-                0,
-                1,
-                moment,
-                moment,
-                moment,
-                PathTaken.DIRECT,
-                False,
-            )
-        )
+        origin = history.origin(number, f"p{number}", "scan", PriorityClass.BATCH, link, moment)
+        history.chunk(origin, 0, 1, moment, moment, PathTaken.DIRECT, False)
         history.transfer(
             TransferRecord(
                 number, "p", "scan", PriorityClass.BATCH, link, "/a", 1, moment, moment, moment, None, pool, None
@@ -105,7 +91,7 @@ def test_the_collector_leaves_full_blocks_alone(what: str) -> None:
         history.consumed(number, moment)
         tracing.job(JobRecord("p", "scan", "worker-1", None, moment, moment))
         tracing.wait(WaitRecord("p", "scan", WaitReason.IO, "", 0, moment, moment))
-    for _ in range(2):  # a block may be looked at before its rows
+    for _ in range(3):  # a block may be looked at before its rows, and they before what is in them
         gc.collect()
     rings = [ring for ring in vars(history if what == "history" else tracing).values() if isinstance(ring, Ring)]
     blocks = [ring._blocks for ring in rings if ring._blocks]

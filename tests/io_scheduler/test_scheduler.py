@@ -11,8 +11,8 @@ from pystachio.errors import Cancelled, DataError
 from pystachio.io_scheduler.events import (
     Action,
     CancelChunks,
-    ChunkCompleted,
     ChunkFailed,
+    ChunksCompleted,
     CompleteTransfer,
     Event,
     FailTransfer,
@@ -68,9 +68,9 @@ def core() -> Core:
 
 def test_a_transfer_is_cut_at_dispatch_and_ends_with_its_last_chunk(core: Core) -> None:
     assert core.submit(transfer(1, 32, offset=100), now=1.0) == [start(1, 100), start(1, 110)]
-    assert core.handle(ChunkCompleted(1, 110), 2.0) == []
-    assert core.handle(ChunkCompleted(1, 100), 3.0) == [start(1, 120, 12, queue_seconds=2.0)]
-    assert core.handle(ChunkCompleted(1, 120)) == [CompleteTransfer(1)]
+    assert core.handle(ChunksCompleted(((1, 110),)), 2.0) == []
+    assert core.handle(ChunksCompleted(((1, 100),)), 3.0) == [start(1, 120, 12, queue_seconds=2.0)]
+    assert core.handle(ChunksCompleted(((1, 120),))) == [CompleteTransfer(1)]
     assert core.scheduler.statistics().transfers == 0
 
 
@@ -90,8 +90,8 @@ def test_an_empty_transfer_is_complete(core: Core) -> None:
 def test_a_failed_chunk_fails_the_transfer_once_nothing_is_outstanding(core: Core) -> None:
     core.submit(transfer(1, 100), transfer(2, 10))
     assert core.handle(ChunkFailed(1, 0, BROKEN)) == [CancelChunks(1, (10,)), start(2, 0)]
-    assert core.handle(ChunkCompleted(1, 10)) == [FailTransfer(1, BROKEN)]
-    assert core.handle(ChunkCompleted(2, 0)) == [CompleteTransfer(2)]
+    assert core.handle(ChunksCompleted(((1, 10),))) == [FailTransfer(1, BROKEN)]
+    assert core.handle(ChunksCompleted(((2, 0),))) == [CompleteTransfer(2)]
 
 
 def test_the_first_error_is_reported(core: Core) -> None:
@@ -111,14 +111,14 @@ def test_a_cancelled_transfer_that_waits_fails_at_once(core: Core) -> None:
 def test_a_cancelled_transfer_inside_the_device_fails_when_it_has_left(core: Core) -> None:
     core.submit(transfer(1, 100))
     assert core.handle(TransfersCancelled((1,))) == [CancelChunks(1, (0, 10))]
-    assert core.handle(ChunkCompleted(1, 0)) == []
-    (action,) = core.handle(ChunkCompleted(1, 10))
+    assert core.handle(ChunksCompleted(((1, 0),))) == []
+    (action,) = core.handle(ChunksCompleted(((1, 10),)))
     assert isinstance(action, FailTransfer)
 
 
 def test_cancelling_what_has_ended_does_nothing(core: Core) -> None:
     core.submit(transfer(1, 10))
-    core.handle(ChunkCompleted(1, 0))
+    core.handle(ChunksCompleted(((1, 0),)))
     assert core.handle(TransfersCancelled((1, 7))) == []
 
 
@@ -130,15 +130,15 @@ def test_a_cancelled_plan_leaves_the_other_untouched(core: Core) -> None:
     assert isinstance(refused, FailTransfer)
     assert refused.error.plan_id == "b"
     # The place that plan b leaves goes to plan a.
-    ended = core.handle(ChunkCompleted(2, 0))
+    ended = core.handle(ChunksCompleted(((2, 0),)))
     assert start(1, 10) in ended
 
 
 def test_a_closed_plan_is_forgotten(core: Core) -> None:
     core.submit(transfer(1, 30, "b"))
     core.handle(PlanClosed("b"))
-    core.handle(ChunkCompleted(1, 0))
-    core.handle(ChunkCompleted(1, 10))
+    core.handle(ChunksCompleted(((1, 0),)))
+    core.handle(ChunksCompleted(((1, 10),)))
     statistics = core.scheduler.statistics()
     assert statistics.plans == 1
     assert statistics.transfers == 0
@@ -149,7 +149,7 @@ def test_a_closed_plan_is_forgotten(core: Core) -> None:
 def test_a_change_of_priority_applies_to_what_waits(core: Core) -> None:
     core.submit(transfer(1, 100), transfer(2, 100, "b"))
     core.handle(PriorityChanged("b", PriorityClass.BATCH))
-    started = [core.handle(ChunkCompleted(1, 0)), core.handle(ChunkCompleted(2, 0))]
+    started = [core.handle(ChunksCompleted(((1, 0),))), core.handle(ChunksCompleted(((2, 0),)))]
     assert started == [[start(1, 10)], [start(1, 20)]]
 
 

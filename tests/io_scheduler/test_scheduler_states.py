@@ -131,8 +131,7 @@ class History(RuleBasedStateMachine):
     @precondition(lambda self: self.world.inside())
     @rule(count=st.integers(1, 6))
     def end_chunks(self, count: int) -> None:
-        for chunk in self.world.inside()[:count]:
-            self.world.end_chunk(*chunk)
+        self.world.end_chunks(self.world.inside()[:count])
 
     @precondition(lambda self: self.world.consumers)
     @rule(data=st.data(), named=st.booleans())

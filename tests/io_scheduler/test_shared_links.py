@@ -8,7 +8,7 @@ from itertools import count
 
 from pystachio.io_scheduler.events import (
     Action,
-    ChunkCompleted,
+    ChunksCompleted,
     CompleteTransfer,
     Event,
     LinkOpened,
@@ -70,7 +70,7 @@ class Machine:
     def step(self) -> list[Action]:
         self.now, _, chunk = heapq.heappop(self.ends)
         self.served[self.transfers[chunk.transfer_id].link] += chunk.chunk.length
-        actions = self.scheduler.handle(ChunkCompleted(chunk.transfer_id, chunk.chunk.offset), self.now)
+        actions = self.scheduler.handle(ChunksCompleted(((chunk.transfer_id, chunk.chunk.offset),)), self.now)
         self.obey(actions)
         self.scheduler.check_invariants()
         return actions

@@ -6,7 +6,7 @@ from pystachio.errors import ResourceExhausted
 from pystachio.io_scheduler.events import (
     Action,
     CancelChunks,
-    ChunkCompleted,
+    ChunksCompleted,
     CompleteTransfer,
     Event,
     FailTransfer,
@@ -66,10 +66,10 @@ def test_a_stuck_chunk_that_leaves_makes_no_room_twice() -> None:
     core = Core()
     core.submit(transfer(1, 100))
     core.handle(TimePassed(), 1.0)
-    assert core.handle(ChunkCompleted(1, 0), 1.5) == [], "its place is taken"
-    assert core.started(*core.handle(ChunkCompleted(1, 20), 1.6)) == [(1, 40)]
-    assert core.handle(ChunkCompleted(1, 10), 1.7) == []
-    assert core.started(*core.handle(ChunkCompleted(1, 30), 1.8)) == [(1, 50)]
+    assert core.handle(ChunksCompleted(((1, 0),)), 1.5) == [], "its place is taken"
+    assert core.started(*core.handle(ChunksCompleted(((1, 20),)), 1.6)) == [(1, 40)]
+    assert core.handle(ChunksCompleted(((1, 10),)), 1.7) == []
+    assert core.started(*core.handle(ChunksCompleted(((1, 30),)), 1.8)) == [(1, 50)]
 
 
 def test_a_device_is_not_held_back_by_the_chunk_that_was_to_measure_it() -> None:
@@ -77,18 +77,18 @@ def test_a_device_is_not_held_back_by_the_chunk_that_was_to_measure_it() -> None
     # The first chunk goes in alone.
     assert core.started(*core.submit(transfer(1, 10), transfer(2, 30))) == [(1, 0)]
     assert core.started(*core.handle(TimePassed(), 1.0)) == [(2, 0), (2, 10)]
-    assert core.started(*core.handle(ChunkCompleted(2, 0), 1.1)) == [(2, 20)]
-    assert core.handle(ChunkCompleted(2, 10), 1.2) == []
-    assert core.handle(ChunkCompleted(2, 20), 1.3) == [CompleteTransfer(2)]
-    assert core.handle(ChunkCompleted(1, 0), 9.0) == [CompleteTransfer(1)]
+    assert core.started(*core.handle(ChunksCompleted(((2, 0),)), 1.1)) == [(2, 20)]
+    assert core.handle(ChunksCompleted(((2, 10),)), 1.2) == []
+    assert core.handle(ChunksCompleted(((2, 20),)), 1.3) == [CompleteTransfer(2)]
+    assert core.handle(ChunksCompleted(((1, 0),)), 9.0) == [CompleteTransfer(1)]
 
 
 def test_a_shared_link_is_relieved_as_well() -> None:
     core = Core()
     core.submit(transfer(1, 100, through=BUS))
     assert core.started(*core.handle(TimePassed(), 1.0)) == [(1, 20), (1, 30)]
-    core.handle(ChunkCompleted(1, 0), 1.1)
-    core.handle(ChunkCompleted(1, 20), 1.2)
+    core.handle(ChunksCompleted(((1, 0),)), 1.1)
+    core.handle(ChunksCompleted(((1, 20),)), 1.2)
     assert [link.outstanding_bytes for link in core.scheduler.statistics().links] == [30, 30]
 
 
@@ -97,7 +97,7 @@ def test_stuck_chunks_still_time_out() -> None:
     core.submit(transfer(1, 20), transfer(2, 20))
     core.handle(TimePassed(), 1.0)
     for offset in (0, 10):
-        core.handle(ChunkCompleted(2, offset), 1.5)
+        core.handle(ChunksCompleted(((2, offset),)), 1.5)
     for now in (2.0, 3.0, 4.0, 5.0):
         assert core.handle(TimePassed(), now) == []
     assert core.handle(TimePassed(), 6.0) == [CancelChunks(1, (0, 10))]
@@ -109,5 +109,5 @@ def test_stuck_chunks_still_time_out() -> None:
     assert isinstance(failed.error, ResourceExhausted)
     (link, _) = core.scheduler.statistics().links
     assert (link.outstanding_bytes, link.written_off_bytes) == (0, 20)
-    assert core.handle(ChunkCompleted(1, 0), 12.0) == []
+    assert core.handle(ChunksCompleted(((1, 0),)), 12.0) == []
     assert core.started(*core.handle(TransfersSubmitted((transfer(3, 30),)), 12.0)) == [(3, 0), (3, 10)]

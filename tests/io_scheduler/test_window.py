@@ -12,7 +12,7 @@ import pytest
 
 from pystachio.io_scheduler.events import (
     Action,
-    ChunkCompleted,
+    ChunksCompleted,
     CompleteTransfer,
     Event,
     LinkOpened,
@@ -97,7 +97,7 @@ class Bench:
             if wake is not None and wake <= self.now:
                 self._tell(TimePassed())
             self._served += chunk.chunk.length
-            ended = self._tell(ChunkCompleted(chunk.transfer_id, chunk.chunk.offset))
+            ended = self._tell(ChunksCompleted(((chunk.transfer_id, chunk.chunk.offset),)))
             if ended and goes_on:
                 self.ask(ended)
         self.now = until
@@ -304,5 +304,5 @@ def test_a_window_that_is_given_stays() -> None:
         started = [action for action in actions if isinstance(action, StartChunk)]
         assert len(started) == (3 if step == 1 else 1)
         now = 0.001 * step
-        actions = scheduler.handle(ChunkCompleted(1, (step - 1) * MIB), now)
+        actions = scheduler.handle(ChunksCompleted(((1, (step - 1) * MIB),)), now)
         assert scheduler.statistics().links[0].window_bytes == 3 * MIB

@@ -7,8 +7,8 @@ import pytest
 from pystachio.errors import DataError
 from pystachio.io_scheduler.events import (
     Action,
-    ChunkCompleted,
     ChunkFailed,
+    ChunksCompleted,
     CompleteTransfer,
     CreditReleased,
     DeliverChunk,
@@ -34,6 +34,10 @@ def start(offset: int, length: int = 10) -> StartChunk:
     return StartChunk(1, Extent(offset, length), 0.0)
 
 
+def completed(offset: int) -> ChunksCompleted:
+    return ChunksCompleted(((1, offset),))
+
+
 def deliver(offset: int, length: int = 10) -> DeliverChunk:
     return DeliverChunk(1, Extent(offset, length))
 
@@ -43,8 +47,8 @@ History = list[tuple[Event, list[Action]]]
 GOOD: History = [
     (transfer(), [start(100), start(110)]),
     (ChunkFailed(1, 100, BROKEN), []),
-    (ChunkCompleted(1, 110), [deliver(110), start(100)]),
-    (ChunkCompleted(1, 100), [deliver(100), CompleteTransfer(1)]),
+    (completed(110), [deliver(110), start(100)]),
+    (completed(100), [deliver(100), CompleteTransfer(1)]),
     (CreditReleased(POOL, 20), []),
 ]
 
@@ -65,14 +69,14 @@ BAD: dict[str, tuple[History, str]] = {
     "outside": ([(transfer(), [start(90)])], "outside of it"),
     "beyond the end": ([(transfer(), [start(110, 20)])], "outside of it"),
     "twice": ([(transfer(), [start(100), start(105)])], "moved twice"),
-    "again": ([*GOOD[:1], (ChunkCompleted(1, 100), [start(100)])], "moved twice"),
+    "again": ([*GOOD[:1], (completed(100), [start(100)])], "moved twice"),
     "early": ([(transfer(), [start(100), deliver(100)])], "has not arrived"),
-    "doubled": ([(transfer(), [start(100)]), (ChunkCompleted(1, 100), [deliver(100), deliver(100)])], "twice"),
-    "missing": ([(transfer(), [start(110)]), (ChunkCompleted(1, 110), [CompleteTransfer(1)])], "missing or doubled"),
-    "incomplete": ([(transfer(), [start(100)]), (ChunkCompleted(1, 100), [CompleteTransfer(1)])], "without its end"),
-    "kept": ([*GOOD[:1], (ChunkCompleted(1, 100), []), (ChunkCompleted(1, 110), [CompleteTransfer(1)])], "kept chunks"),
+    "doubled": ([(transfer(), [start(100)]), (completed(100), [deliver(100), deliver(100)])], "twice"),
+    "missing": ([(transfer(), [start(110)]), (completed(110), [CompleteTransfer(1)])], "missing or doubled"),
+    "incomplete": ([(transfer(), [start(100)]), (completed(100), [CompleteTransfer(1)])], "without its end"),
+    "kept": ([*GOOD[:1], (completed(100), []), (completed(110), [CompleteTransfer(1)])], "kept chunks"),
     "too soon": ([(transfer(), [start(100), FailTransfer(1, BROKEN)])], "while a device works on it"),
-    "unknown": ([*GOOD[:-1], (ChunkCompleted(2, 0), [])], "2"),
+    "unknown": ([*GOOD[:-1], (ChunksCompleted(((2, 0),)), [])], "2"),
     "ended": ([*GOOD[:-1], (CreditReleased(POOL, 1), [CompleteTransfer(1)])], "which has ended"),
     "released": ([(CreditReleased(POOL, 1), [])], "more of"),
     "memory": ([(transfer(30), [start(100), start(110), start(120)])], "30 bytes are in use"),
@@ -100,5 +104,5 @@ def test_memory_of_what_was_written_off_is_still_in_use() -> None:
     history: History = [(transfer(), [start(100), WriteOffChunks(1, (100,)), FailTransfer(1, BROKEN)])]
     audit = noted(history)
     assert audit.written_off_bytes()[POOL] == 10
-    audit.note(ChunkCompleted(1, 100), [], 2.0)
+    audit.note(completed(100), [], 2.0)
     assert audit.written_off_bytes()[POOL] == 0

@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 
 from pystachio.io_scheduler.events import (
     Action,
-    ChunkCompleted,
     ChunkFailed,
+    ChunksCompleted,
     CompleteTransfer,
     CreditReleased,
     DeliverChunk,
@@ -73,7 +73,7 @@ class Audit:
         self._note_event(event)
         for action in actions:
             self._note_action(action)
-        if isinstance(event, TransfersSubmitted | ChunkCompleted | CreditReleased | ChunkFailed) or actions:
+        if isinstance(event, TransfersSubmitted | ChunksCompleted | CreditReleased | ChunkFailed) or actions:
             self._check_pools()
 
     def check_end(self) -> None:
@@ -97,8 +97,9 @@ class Audit:
             case TransfersSubmitted(transfers):
                 for transfer in transfers:
                     self._accounts[transfer.transfer_id] = _Account(transfer)
-            case ChunkCompleted(transfer_id, offset):
-                self._end_chunk(transfer_id, offset, arrived=True)
+            case ChunksCompleted(chunks):
+                for transfer_id, offset in chunks:
+                    self._end_chunk(transfer_id, offset, arrived=True)
             case ChunkFailed(transfer_id, offset):
                 self._end_chunk(transfer_id, offset, arrived=False)
             case CreditReleased(pool, nbytes):

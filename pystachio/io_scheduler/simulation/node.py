@@ -10,8 +10,8 @@ from pystachio.errors import PystachioError
 from pystachio.io_scheduler.events import (
     Action,
     CancelChunks,
-    ChunkCompleted,
     ChunkFailed,
+    ChunksCompleted,
     CompleteTransfer,
     CreditReleased,
     DeliverChunk,
@@ -80,7 +80,7 @@ class SimulatedNode:
         """A server is done with the chunk."""
         transfer_id = transfer.transfer.transfer_id
         if error is None:
-            self.tell(ChunkCompleted(transfer_id, chunk.offset))
+            self.tell(ChunksCompleted(((transfer_id, chunk.offset),)))
         else:
             self.tell(ChunkFailed(transfer_id, chunk.offset, error))
 
