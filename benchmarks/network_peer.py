@@ -13,14 +13,14 @@ from collections.abc import Callable
 from typing import cast
 
 from pystachio.errors import PystachioError
+from pystachio.io_scheduler.core.policy import POLICIES
+from pystachio.io_scheduler.core.request import PriorityClass
 from pystachio.io_scheduler.devices import Device
 from pystachio.io_scheduler.devices.emulated import EmulatedDevice
 from pystachio.io_scheduler.network.frames import Carrier
 from pystachio.io_scheduler.network.messages import MessageKey
 from pystachio.io_scheduler.network.network import Network
 from pystachio.io_scheduler.network.transports import TransportChoice
-from pystachio.io_scheduler.policy import POLICIES
-from pystachio.io_scheduler.request import PriorityClass
 from pystachio.io_scheduler.service import IoSchedulerService
 
 SECRET = b"of benchmarks only"

@@ -27,12 +27,12 @@ import torch
 from benchmarks import data, overlap_query
 from benchmarks.figures import Figure
 from pystachio.io_scheduler.client import HostBuffer
+from pystachio.io_scheduler.core.request import Direction, Extent, Link
 from pystachio.io_scheduler.devices import choose
 from pystachio.io_scheduler.devices.emulated import EmulatedDevice
 from pystachio.io_scheduler.devices.memory import MemoryDevice
 from pystachio.io_scheduler.emulation import Emulation, emulating
 from pystachio.io_scheduler.links import locate_disk
-from pystachio.io_scheduler.request import Direction, Extent, Link
 from pystachio.io_scheduler.service import IoSchedulerService
 from pystachio.io_scheduler.submission import Request
 from pystachio.machine import usable_cores

@@ -14,7 +14,7 @@ from multiprocessing import get_context
 from benchmarks import scheduler_cases as cases
 from benchmarks import scheduler_centre
 from benchmarks.figures import Figure
-from pystachio.io_scheduler.events import (
+from pystachio.io_scheduler.core.events import (
     Action,
     ChunksCompleted,
     CompleteTransfer,
@@ -25,8 +25,8 @@ from pystachio.io_scheduler.events import (
     StartChunk,
     TransfersSubmitted,
 )
-from pystachio.io_scheduler.request import CreditPool, Extent, Link, LinkLimits, PriorityClass, Transfer
-from pystachio.io_scheduler.scheduler import Scheduler
+from pystachio.io_scheduler.core.request import CreditPool, Extent, Link, LinkLimits, PriorityClass, Transfer
+from pystachio.io_scheduler.core.scheduler import Scheduler
 from pystachio.io_scheduler.simulation import MIB
 
 PROCESSES = 2

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from benchmarks.figures import Figure
-from pystachio.io_scheduler.policy import POLICIES
+from pystachio.io_scheduler.core.policy import POLICIES
 from pystachio.io_scheduler.simulation import (
     GIB,
     GPU,

@@ -6,8 +6,8 @@ from collections import Counter
 from dataclasses import replace
 
 from benchmarks.figures import Figure
-from pystachio.io_scheduler.policy import POLICIES
-from pystachio.io_scheduler.request import PriorityClass
+from pystachio.io_scheduler.core.policy import POLICIES
+from pystachio.io_scheduler.core.request import PriorityClass
 from pystachio.io_scheduler.simulation import CentralService, Scans, Scenario, load_scenario
 from pystachio.io_scheduler.simulation.central_service import Wire
 from pystachio.io_scheduler.simulation.outcome import Outcome

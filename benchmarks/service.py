@@ -12,11 +12,11 @@ from dataclasses import dataclass, field
 from benchmarks.figures import Figure
 from pystachio.errors import PystachioError
 from pystachio.io_scheduler.client import TransferClient
+from pystachio.io_scheduler.core.events import PlanOpened
+from pystachio.io_scheduler.core.policy import POLICIES
+from pystachio.io_scheduler.core.request import Extent, Link, LinkLimits, PathTaken, PriorityClass, Transfer
 from pystachio.io_scheduler.devices import ChunkEnd, ChunkRequest
 from pystachio.io_scheduler.devices.emulated import EmulatedDevice, NamedFile
-from pystachio.io_scheduler.events import PlanOpened
-from pystachio.io_scheduler.policy import POLICIES
-from pystachio.io_scheduler.request import Extent, Link, LinkLimits, PathTaken, PriorityClass, Transfer
 from pystachio.io_scheduler.service import IoSchedulerService
 from pystachio.io_scheduler.simulation.devices import SimulatedDevice
 from pystachio.io_scheduler.simulation.hardware import Device

@@ -20,12 +20,12 @@ import torch
 from benchmarks import data
 from pystachio.config import Settings
 from pystachio.embedded import EmbeddedNode, named_operators, operator_labels
+from pystachio.io_scheduler.core.policy import POLICIES, Policy
+from pystachio.io_scheduler.core.request import Direction, Extent, Link, LinkLimits, PriorityClass
 from pystachio.io_scheduler.devices import ChunkEnd, ChunkRequest, Device, DeviceFile
 from pystachio.io_scheduler.devices.emulated import EmulatedDevice
 from pystachio.io_scheduler.devices.posix import PosixDevice
 from pystachio.io_scheduler.history import History
-from pystachio.io_scheduler.policy import POLICIES, Policy
-from pystachio.io_scheduler.request import Direction, Extent, Link, LinkLimits, PriorityClass
 from pystachio.io_scheduler.service import IoSchedulerService
 from pystachio.io_scheduler.submission import Request
 from pystachio.operators.batch import Batch

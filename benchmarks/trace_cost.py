@@ -20,8 +20,8 @@ import pystachio
 from benchmarks import data
 from benchmarks.figures import Figure
 from benchmarks.trace_cases import CASES
+from pystachio.io_scheduler.core.request import Link, PathTaken, PriorityClass
 from pystachio.io_scheduler.history import History
-from pystachio.io_scheduler.request import Link, PathTaken, PriorityClass
 from pystachio.runtime.clock import SystemClock
 from pystachio.runtime.metrics import OperatorMetrics, PlanMetrics
 from pystachio.runtime.tracing import Tracing, WaitReason

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from pystachio import errors as errors
-    from pystachio.io_scheduler.request import PriorityClass as Priority
+    from pystachio.io_scheduler.core.request import PriorityClass as Priority
     from pystachio.result import Result as Result
     from pystachio.session import Session as Session
     from pystachio.session import connect as connect
@@ -19,7 +19,7 @@ __version__ = "0.1.0"
 __all__ = ["Priority", "Result", "Session", "connect", "errors"]
 
 _HOME = {
-    "Priority": ("pystachio.io_scheduler.request", "PriorityClass"),
+    "Priority": ("pystachio.io_scheduler.core.request", "PriorityClass"),
     "Result": ("pystachio.result", "Result"),
     "Session": ("pystachio.session", "Session"),
     "connect": ("pystachio.session", "connect"),

@@ -23,13 +23,13 @@ from pystachio.config import Settings
 from pystachio.errors import InvalidRequest, NotFound, PystachioError, ResourceExhausted
 from pystachio.io_scheduler.buffers import IDLE_BYTES, BufferPool
 from pystachio.io_scheduler.client import HostBuffer
+from pystachio.io_scheduler.core.policy import POLICIES
+from pystachio.io_scheduler.core.request import Extent, PriorityClass
 from pystachio.io_scheduler.devices import choose
 from pystachio.io_scheduler.emulation import Emulation, emulating
 from pystachio.io_scheduler.history import History
 from pystachio.io_scheduler.ledger import Totals
 from pystachio.io_scheduler.links import locate_disk
-from pystachio.io_scheduler.policy import POLICIES
-from pystachio.io_scheduler.request import Extent, PriorityClass
 from pystachio.io_scheduler.service import IoSchedulerService
 from pystachio.operators.arrow import batch_to_arrow
 from pystachio.operators.operator import Operator

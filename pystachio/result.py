@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     import torch
 
     from pystachio.embedded import OperatorReport, RunningPlan
-    from pystachio.io_scheduler.request import PriorityClass
+    from pystachio.io_scheduler.core.request import PriorityClass
 
 
 @dataclass(frozen=True, slots=True)

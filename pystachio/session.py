@@ -14,7 +14,7 @@ import pyarrow as pa
 from pystachio import config as configuration
 from pystachio.embedded import EmbeddedNode, SessionStatistics
 from pystachio.errors import InternalError, InvalidRequest, PystachioError, Unsupported
-from pystachio.io_scheduler.request import PriorityClass
+from pystachio.io_scheduler.core.request import PriorityClass
 from pystachio.operators.pipeline import PhysicalPlan
 from pystachio.planner.catalog import Catalog, Source
 from pystachio.planner.explain import render

@@ -16,7 +16,7 @@ from pystachio.cli.process import interruptible, started
 from pystachio.errors import InternalError, NotFound
 
 if TYPE_CHECKING:
-    from pystachio.io_scheduler.policy import Policy
+    from pystachio.io_scheduler.core.policy import Policy
     from pystachio.io_scheduler.simulation.comparison import Comparison
     from pystachio.io_scheduler.simulation.scenario import Scenario
     from pystachio.io_scheduler.simulation.trace import Trace

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from pystachio.cli.output import readable_bytes
-from pystachio.io_scheduler.request import PriorityClass
+from pystachio.io_scheduler.core.request import PriorityClass
 from pystachio.io_scheduler.simulation.comparison import Comparison
 from pystachio.io_scheduler.simulation.outcome import LinkOutcome, Outcome
 from pystachio.io_scheduler.simulation.scenario import Scenario

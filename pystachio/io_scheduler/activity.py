@@ -6,8 +6,8 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
-from pystachio.io_scheduler.events import LinkStatistics
-from pystachio.io_scheduler.request import Link
+from pystachio.io_scheduler.core.events import LinkStatistics
+from pystachio.io_scheduler.core.request import Link
 from pystachio.io_scheduler.submission import PendingChunk, PendingTransfer
 
 

@@ -10,9 +10,9 @@ from typing import Protocol
 
 from pystachio.errors import InternalError
 from pystachio.io_scheduler.coalescing import coalesce
+from pystachio.io_scheduler.core.request import Direction, Extent, Link
 from pystachio.io_scheduler.devices import Buffer
 from pystachio.io_scheduler.history import History
-from pystachio.io_scheduler.request import Direction, Extent, Link
 from pystachio.io_scheduler.submission import Request, Submission
 
 _EMPTY = memoryview(bytearray())

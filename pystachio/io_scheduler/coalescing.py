@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from pystachio.errors import DataError
-from pystachio.io_scheduler.request import Extent
+from pystachio.io_scheduler.core.request import Extent
 
 GAP_BYTES = 64 << 10
 RUN_BYTES = 16 << 20

@@ -10,11 +10,11 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from pystachio.io_scheduler.core.request import Link
 from pystachio.io_scheduler.devices import Device, OpenDevice
 from pystachio.io_scheduler.devices.disks import disk_link
 from pystachio.io_scheduler.devices.emulated import EmulatedDevice
 from pystachio.io_scheduler.links import Locate
-from pystachio.io_scheduler.request import Link
 
 MEDIUM = "emulated"
 

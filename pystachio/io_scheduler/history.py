@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NamedTuple, TypeAlias
 
-from pystachio.io_scheduler.request import CreditPool, Link, PathTaken, PriorityClass
+from pystachio.io_scheduler.core.request import CreditPool, Link, PathTaken, PriorityClass
 from pystachio.io_scheduler.ring import Numbers, Ring
 
 CAPACITY = 1 << 17

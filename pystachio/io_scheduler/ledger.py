@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from pystachio.io_scheduler.request import Link, PathTaken, PriorityClass
+from pystachio.io_scheduler.core.request import Link, PathTaken, PriorityClass
 
 REMEMBERED_PLANS = 1024
 """Closed plans whose entries are kept, so that a finished plan can still be explained."""

@@ -7,9 +7,9 @@ import os
 from collections.abc import Awaitable, Callable, Container
 from dataclasses import dataclass
 
+from pystachio.io_scheduler.core.request import Direction, Link
 from pystachio.io_scheduler.devices import Device, DeviceFile, OpenDevice
 from pystachio.io_scheduler.devices.disks import disk_link
-from pystachio.io_scheduler.request import Direction, Link
 
 Locate = Callable[[str], Awaitable[Link]]
 """The read link of a file or folder."""

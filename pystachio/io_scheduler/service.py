@@ -19,8 +19,7 @@ from pystachio.errors import Cancelled, DataError, InternalError, PystachioError
 from pystachio.io_scheduler.activity import IoActivity, link_use
 from pystachio.io_scheduler.buffers import BufferPool, BufferStatistics
 from pystachio.io_scheduler.client import TransferClient
-from pystachio.io_scheduler.devices import ChunkEnd, ChunkRequest, Device, OpenDevice, choose
-from pystachio.io_scheduler.events import (
+from pystachio.io_scheduler.core.events import (
     Action,
     CancelChunks,
     ChunkFailed,
@@ -45,11 +44,8 @@ from pystachio.io_scheduler.events import (
     TransfersSubmitted,
     WriteOffChunks,
 )
-from pystachio.io_scheduler.history import History, TransferRecord, WindowRecord
-from pystachio.io_scheduler.ledger import Ledger
-from pystachio.io_scheduler.links import Links, Locate, OpenFiles, locate_disk
-from pystachio.io_scheduler.policy import POLICIES, Policy
-from pystachio.io_scheduler.request import (
+from pystachio.io_scheduler.core.policy import POLICIES, Policy
+from pystachio.io_scheduler.core.request import (
     CreditPool,
     Direction,
     Extent,
@@ -59,7 +55,11 @@ from pystachio.io_scheduler.request import (
     PriorityClass,
     Transfer,
 )
-from pystachio.io_scheduler.scheduler import Scheduler
+from pystachio.io_scheduler.core.scheduler import Scheduler
+from pystachio.io_scheduler.devices import ChunkEnd, ChunkRequest, Device, OpenDevice, choose
+from pystachio.io_scheduler.history import History, TransferRecord, WindowRecord
+from pystachio.io_scheduler.ledger import Ledger
+from pystachio.io_scheduler.links import Links, Locate, OpenFiles, locate_disk
 from pystachio.io_scheduler.submission import PendingChunk, PendingTransfer, Request, Submission
 
 _TIMER_SLACK_SECONDS = 0.001

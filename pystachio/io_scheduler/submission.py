@@ -8,10 +8,10 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from pystachio.errors import PystachioError
+from pystachio.io_scheduler.core.request import CreditPool, Extent, Link, PriorityClass, Transfer
 from pystachio.io_scheduler.devices import Buffer, ChunkRequest, Device, DeviceFile
 from pystachio.io_scheduler.history import Origin
 from pystachio.io_scheduler.ledger import Account
-from pystachio.io_scheduler.request import CreditPool, Extent, Link, PriorityClass, Transfer
 
 
 class Request(NamedTuple):

@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 
 from pystachio.errors import DataError, NotFound, Unauthorized, Unsupported
 from pystachio.io_scheduler.client import TransferClient
-from pystachio.io_scheduler.request import Extent
+from pystachio.io_scheduler.core.request import Extent
 from pystachio.operators.column import normalise_type
 from pystachio.operators.table import FIRST_DATA_BYTE, FileVersion, ParquetFile, parquet_fields
 from pystachio.runtime.failures import root_cause

@@ -9,7 +9,7 @@ from itertools import zip_longest
 import pyarrow as pa
 
 from pystachio.errors import DataError
-from pystachio.io_scheduler.request import Extent
+from pystachio.io_scheduler.core.request import Extent
 from pystachio.operators.expressions import Expression
 from pystachio.operators.parquet_footer import file_version
 from pystachio.operators.parquet_pruning import may_be_true

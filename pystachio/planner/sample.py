@@ -10,7 +10,7 @@ import pyarrow as pa
 import torch
 
 from pystachio.io_scheduler.client import HostBuffer
-from pystachio.io_scheduler.request import Extent
+from pystachio.io_scheduler.core.request import Extent
 from pystachio.operators.arrow import column_to_arrow
 from pystachio.operators.column import Column
 from pystachio.operators.kernels.selection import all_null, concat, take

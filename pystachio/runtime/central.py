@@ -13,13 +13,13 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from pystachio.errors import InternalError
-from pystachio.io_scheduler.central import Central, CentralEvent, CentralStatistics
-from pystachio.io_scheduler.central_events import CentralMessage, NodeLost, NodeMessage
-from pystachio.io_scheduler.events import TimePassed
-from pystachio.io_scheduler.fairness import LinkClass
-from pystachio.io_scheduler.lease_holder import LeaseHolder, LeaseHolderStatistics, Reranking, Served
+from pystachio.io_scheduler.central.events import CentralMessage, NodeLost, NodeMessage
+from pystachio.io_scheduler.central.fairness import LinkClass
+from pystachio.io_scheduler.central.lease_holder import LeaseHolder, LeaseHolderStatistics, Reranking, Served
+from pystachio.io_scheduler.central.scheduler import Central, CentralEvent, CentralStatistics
+from pystachio.io_scheduler.core.events import TimePassed
+from pystachio.io_scheduler.core.request import Lease, PriorityClass
 from pystachio.io_scheduler.ledger import Ledger
-from pystachio.io_scheduler.request import Lease, PriorityClass
 from pystachio.runtime.actors import ActorRef, Children
 from pystachio.runtime.clock import Clock
 

@@ -17,7 +17,7 @@ from typing import Generic, ParamSpec, TypeVar
 
 import torch
 
-from pystachio.io_scheduler.request import PriorityClass
+from pystachio.io_scheduler.core.request import PriorityClass
 from pystachio.runtime.metrics import OperatorMetrics, job_metrics
 from pystachio.runtime.plan_entry import PlanEntry
 from pystachio.runtime.streams import Stream, measured, run_job

@@ -16,7 +16,7 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import Final, Generic, Protocol, TypeVar
 
-from pystachio.io_scheduler.request import PriorityClass
+from pystachio.io_scheduler.core.request import PriorityClass
 from pystachio.runtime.plan_entry import PlanEntry
 
 RESERVATIONS: Final = (0.0, 0.10, 0.05)

@@ -10,9 +10,9 @@ from types import TracebackType
 import torch
 
 from pystachio.errors import InternalError, InvalidRequest, NotFound
-from pystachio.io_scheduler.central import CentralStatistics
-from pystachio.io_scheduler.lease_holder import LeaseHolderStatistics, Reranking
-from pystachio.io_scheduler.request import PriorityClass
+from pystachio.io_scheduler.central.lease_holder import LeaseHolderStatistics, Reranking
+from pystachio.io_scheduler.central.scheduler import CentralStatistics
+from pystachio.io_scheduler.core.request import PriorityClass
 from pystachio.runtime.activity import NodeActivity
 from pystachio.runtime.actors import ActorRef, Children, Directive, Reply
 from pystachio.runtime.central import CentralService, LocalLink, NodeLeases

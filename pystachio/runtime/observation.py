@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from pystachio.io_scheduler.activity import IoActivity, LinkUse
-from pystachio.io_scheduler.events import LinkStatistics
-from pystachio.io_scheduler.request import PriorityClass
+from pystachio.io_scheduler.core.events import LinkStatistics
+from pystachio.io_scheduler.core.request import PriorityClass
 from pystachio.runtime.activity import LinkActivity, NodeActivity, PlanActivity, Reason, State, Wait
 from pystachio.runtime.memory import Memory, PlanMemory, Tier
 from pystachio.runtime.plan_entry import PlanEntry

@@ -8,7 +8,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from pystachio.errors import Cancelled, PystachioError
-from pystachio.io_scheduler.request import PriorityClass
+from pystachio.io_scheduler.core.request import PriorityClass
 from pystachio.runtime.actors import ActorRef, Children
 from pystachio.runtime.executor import BuildGraph, PlanScope, run_graph
 from pystachio.runtime.failures import forget_frames, typed_error

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
-from pystachio.io_scheduler.policy import ALLOWANCE_SECONDS, INTERACTIVE_SECONDS
+from pystachio.io_scheduler.core.policy import ALLOWANCE_SECONDS, INTERACTIVE_SECONDS
 
 
 class PlanEntry:

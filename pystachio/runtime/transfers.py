@@ -12,8 +12,8 @@ from pystachio.runtime.plan_entry import PlanEntry
 if TYPE_CHECKING:
     from pystachio.io_scheduler.activity import IoActivity
     from pystachio.io_scheduler.client import HostBuffer, TransferClient
+    from pystachio.io_scheduler.core.request import Extent, Lease, Link, PriorityClass
     from pystachio.io_scheduler.ledger import Ledger
-    from pystachio.io_scheduler.request import Extent, Lease, Link, PriorityClass
 
 
 class Transfers(Protocol):

@@ -6,7 +6,7 @@ from datetime import timedelta
 from typing import Final, NamedTuple
 
 from pystachio.errors import InvalidRequest
-from pystachio.io_scheduler.request import PriorityClass
+from pystachio.io_scheduler.core.request import PriorityClass
 
 MOST_SECONDS: Final = 366 * 86_400.0
 """The longest deadline: what lies beyond a year is a mistake in the unit."""

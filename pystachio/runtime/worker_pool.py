@@ -20,7 +20,7 @@ from typing import Any
 import torch
 
 from pystachio.errors import InternalError
-from pystachio.io_scheduler.request import PriorityClass
+from pystachio.io_scheduler.core.request import PriorityClass
 from pystachio.runtime.clock import Clock, SystemClock
 from pystachio.runtime.job_queue import HOLD_SECONDS, JobQueue
 from pystachio.runtime.plan_entry import PlanEntry

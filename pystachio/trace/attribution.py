@@ -24,7 +24,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from pystachio.io_scheduler.request import Link, PriorityClass
+from pystachio.io_scheduler.core.request import Link, PriorityClass
 from pystachio.runtime.tracing import JobRecord, WaitReason
 from pystachio.trace.link_use import LinkUse, link_use
 from pystachio.trace.plan_trace import PlanTrace

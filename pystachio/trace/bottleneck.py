@@ -24,8 +24,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from pystachio.io_scheduler.core.request import Link, PriorityClass
 from pystachio.io_scheduler.history import ChunkRecord
-from pystachio.io_scheduler.request import Link, PriorityClass
 from pystachio.trace.attribution import Attribution
 from pystachio.trace.link_use import LinkUse
 from pystachio.trace.plan_trace import PlanTrace

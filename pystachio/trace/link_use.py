@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from pystachio.io_scheduler.core.request import Link, PriorityClass
 from pystachio.io_scheduler.history import ChunkRecord
-from pystachio.io_scheduler.request import Link, PriorityClass
 from pystachio.trace.timeline import Levels, Span, Timeline
 
 _FEWEST_CHUNKS = 8

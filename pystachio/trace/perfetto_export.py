@@ -17,8 +17,8 @@ from pathlib import PurePath
 
 import numpy as np
 
+from pystachio.io_scheduler.core.request import Link
 from pystachio.io_scheduler.history import ChunkRecord, TransferRecord
-from pystachio.io_scheduler.request import Link
 from pystachio.runtime.tracing import JobRecord, Phase, WaitReason, WaitRecord
 from pystachio.trace.lanes import Overlaps, lanes
 from pystachio.trace.perfetto_file import PerfettoFile

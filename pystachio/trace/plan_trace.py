@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from pystachio.io_scheduler.core.request import PriorityClass
 from pystachio.io_scheduler.history import ChunkRecord, History, HistorySnapshot, TransferRecord
-from pystachio.io_scheduler.request import PriorityClass
 from pystachio.runtime.tracing import JobRecord, Phase, Tracing, TracingSnapshot
 
 

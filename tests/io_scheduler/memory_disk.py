@@ -9,10 +9,10 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
 from pystachio.errors import DataError, NotFound
+from pystachio.io_scheduler.core.request import Direction, Extent, Link, LinkLimits, PathTaken, PriorityClass
 from pystachio.io_scheduler.devices import ChunkEnd, ChunkRequest
 from pystachio.io_scheduler.devices.emulated import EmulatedDevice, NamedFile
 from pystachio.io_scheduler.devices.faulty import ChooseFault, FaultyDevice, scripted
-from pystachio.io_scheduler.request import Direction, Extent, Link, LinkLimits, PathTaken, PriorityClass
 from pystachio.io_scheduler.service import IoSchedulerService
 
 CHUNK = 1000

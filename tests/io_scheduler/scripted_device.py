@@ -6,8 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from pystachio.errors import DataError, PystachioError
+from pystachio.io_scheduler.core.request import LinkLimits, PathTaken
 from pystachio.io_scheduler.devices import ChunkEnd, ChunkRequest
-from pystachio.io_scheduler.request import LinkLimits, PathTaken
 
 
 @dataclass

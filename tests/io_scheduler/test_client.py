@@ -20,9 +20,9 @@ from hypothesis import strategies as st
 
 from pystachio.errors import DataError, InternalError, NotFound
 from pystachio.io_scheduler.client import TransferClient
+from pystachio.io_scheduler.core.request import Extent, PathTaken, PriorityClass
 from pystachio.io_scheduler.devices import choose
 from pystachio.io_scheduler.devices.posix import PosixDevice
-from pystachio.io_scheduler.request import Extent, PathTaken, PriorityClass
 from pystachio.io_scheduler.service import IoSchedulerService
 
 CONTENT = np.random.default_rng(0).integers(0, 256, 3_000_001, dtype=np.uint8).tobytes()
@@ -171,7 +171,7 @@ def test_the_same_reads_on_uvloop(path: str) -> None:
 COUNT_BYTES = """
 import asyncio, sys
 from pystachio.io_scheduler.devices.posix import PosixDevice
-from pystachio.io_scheduler.request import Extent, PriorityClass
+from pystachio.io_scheduler.core.request import Extent, PriorityClass
 from pystachio.io_scheduler.service import IoSchedulerService
 
 def characters_read():
@@ -216,7 +216,7 @@ async def test_no_descriptor_is_left_open(path: str) -> None:
 
 
 def test_a_posix_device_can_be_demanded() -> None:
-    from pystachio.io_scheduler.request import Link
+    from pystachio.io_scheduler.core.request import Link
 
     device = choose("posix", direct=True)(Link("disk", "1:0"))
     assert device.limits.alignment == 4096

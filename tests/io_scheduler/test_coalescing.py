@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from pystachio.errors import DataError
 from pystachio.io_scheduler.coalescing import Run, coalesce
-from pystachio.io_scheduler.request import Extent
+from pystachio.io_scheduler.core.request import Extent
 
 
 def test_neighbours_are_joined_across_small_gaps_only() -> None:

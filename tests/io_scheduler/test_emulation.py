@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 
 from pystachio.errors import NotFound
+from pystachio.io_scheduler.core.request import Extent, Link, PriorityClass
 from pystachio.io_scheduler.devices import choose
 from pystachio.io_scheduler.devices.emulated import EmulatedDevice
 from pystachio.io_scheduler.emulation import Emulation, emulating
 from pystachio.io_scheduler.links import locate_disk
-from pystachio.io_scheduler.request import Extent, Link, PriorityClass
 from pystachio.io_scheduler.service import IoSchedulerService
 
 

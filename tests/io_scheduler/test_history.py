@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from pystachio.io_scheduler.core.request import Link, PathTaken, PriorityClass
 from pystachio.io_scheduler.history import ChunkRecord, History, TransferRecord, WindowRecord
-from pystachio.io_scheduler.request import Link, PathTaken, PriorityClass
 
 DISK = Link("disk", "259:0")
 

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
+from pystachio.io_scheduler.core.request import Link, PathTaken, PriorityClass
 from pystachio.io_scheduler.ledger import Ledger, Totals
-from pystachio.io_scheduler.request import Link, PathTaken, PriorityClass
 
 DISK = Link("disk", "1:0")
 OTHER_DISK = Link("disk", "2:0")

@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pystachio.io_scheduler.core.request import CreditPool, Link, PathTaken, PriorityClass
 from pystachio.io_scheduler.history import History, TransferRecord
-from pystachio.io_scheduler.request import CreditPool, Link, PathTaken, PriorityClass
 from pystachio.io_scheduler.ring import BLOCK_RECORDS, Ring
 from pystachio.runtime.tracing import JobRecord, Tracing, WaitReason, WaitRecord
 

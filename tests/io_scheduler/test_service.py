@@ -9,8 +9,8 @@ from contextlib import asynccontextmanager
 import pytest
 
 from pystachio.errors import Cancelled, DataError, InternalError
+from pystachio.io_scheduler.core.request import Extent, Link, LinkLimits, PathTaken, PriorityClass
 from pystachio.io_scheduler.devices import ChunkEnd, ChunkRequest
-from pystachio.io_scheduler.request import Extent, Link, LinkLimits, PathTaken, PriorityClass
 from pystachio.io_scheduler.service import IoSchedulerService
 from tests.io_scheduler.scripted_device import ScriptedDevice
 

@@ -11,8 +11,8 @@ import errno
 import pytest
 
 from pystachio.errors import Cancelled, DataError, NotFound, PystachioError, ResourceExhausted, Unauthorized
+from pystachio.io_scheduler.core.request import CreditPool, Extent, PriorityClass
 from pystachio.io_scheduler.devices.faulty import Fail, Fault, Short, Slow, Stall, Vanish, during, scripted
-from pystachio.io_scheduler.request import CreditPool, Extent, PriorityClass
 from pystachio.io_scheduler.submission import Request
 from tests import virtual_time
 from tests.io_scheduler.memory_disk import content, disks

@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 
 from pystachio.errors import DataError, Unauthorized
+from pystachio.io_scheduler.core.request import Extent, Link, LinkLimits, PriorityClass
 from pystachio.io_scheduler.devices.emulated import EmulatedDevice
 from pystachio.io_scheduler.devices.posix import PosixDevice
-from pystachio.io_scheduler.request import Extent, Link, LinkLimits, PriorityClass
 from pystachio.io_scheduler.service import IoSchedulerService
 from tests.io_scheduler.memory_disk import content
 

@@ -11,8 +11,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from pystachio.errors import Cancelled, DataError, PystachioError, ResourceExhausted, Unauthorized
+from pystachio.io_scheduler.core.request import CreditPool, Extent, LinkLimits, PriorityClass
 from pystachio.io_scheduler.devices.faulty import Fail, Fault, Short, Slow, Stall, Vanish, by_chance
-from pystachio.io_scheduler.request import CreditPool, Extent, LinkLimits, PriorityClass
 from pystachio.io_scheduler.submission import Request
 from tests import virtual_time
 from tests.io_scheduler.memory_disk import Disks, content, disks

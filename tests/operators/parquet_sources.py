@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from pystachio.io_scheduler.client import TransferClient
-from pystachio.io_scheduler.request import Extent, PriorityClass
+from pystachio.io_scheduler.core.request import Extent, PriorityClass
 from pystachio.io_scheduler.service import IoSchedulerService
 from pystachio.operators.column import Column
 from pystachio.operators.parquet_decode import FetchedExtents, RowGroupDecoder

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from pystachio.errors import DataError, PystachioError, Unsupported
-from pystachio.io_scheduler.request import Extent
+from pystachio.io_scheduler.core.request import Extent
 from pystachio.operators.arrow import column_to_arrow, dictionary_to_arrow
 from pystachio.operators.column import BytesColumn, DictionaryColumn, FixedColumn, normalise_type
 from pystachio.operators.parquet_decode import FetchedExtents, RowGroupDecoder

@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from pystachio.errors import DataError, NotFound, Unauthorized, Unsupported
-from pystachio.io_scheduler.request import Extent
+from pystachio.io_scheduler.core.request import Extent
 from pystachio.operators.parquet_footer import file_version, parse_footer, read_footer, read_footers
 from pystachio.operators.table import FileVersion, table_of_files
 from tests.operators.parquet_sources import every_type, open_file, reading, write

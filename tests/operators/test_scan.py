@@ -18,7 +18,7 @@ import pytest
 
 from pystachio.errors import DataError, NotFound
 from pystachio.io_scheduler.client import HostBuffer, TransferClient
-from pystachio.io_scheduler.request import Extent, Link
+from pystachio.io_scheduler.core.request import Extent, Link
 from pystachio.operators.arrow import batch_to_arrow, column_from_arrow
 from pystachio.operators.batch import Batch
 from pystachio.operators.column import BytesColumn, Dictionary, DictionaryColumn

@@ -12,9 +12,9 @@ import pytest
 import torch
 
 from pystachio.errors import Cancelled, DataError, ResourceExhausted
+from pystachio.io_scheduler.core.request import Link, PriorityClass
 from pystachio.io_scheduler.devices.faulty import ChooseFault, FaultyDevice, Vanish, scripted
 from pystachio.io_scheduler.devices.posix import PosixDevice
-from pystachio.io_scheduler.request import Link, PriorityClass
 from pystachio.io_scheduler.service import IoSchedulerService
 from pystachio.operators.arrow import batch_to_arrow
 from pystachio.operators.batch import Batch

@@ -11,7 +11,7 @@ from pathlib import Path
 import pyarrow as pa
 
 from pystachio.io_scheduler.client import HostBuffer, TransferClient
-from pystachio.io_scheduler.request import Extent, Link
+from pystachio.io_scheduler.core.request import Extent, Link
 from pystachio.operators.scan import Scan
 from pystachio.operators.scan_units import in_turns, plan_units
 from pystachio.operators.table import Table

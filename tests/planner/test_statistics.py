@@ -16,7 +16,7 @@ import pytest
 
 from pystachio.errors import DataError
 from pystachio.io_scheduler.client import HostBuffer
-from pystachio.io_scheduler.request import Extent
+from pystachio.io_scheduler.core.request import Extent
 from pystachio.operators.arrow import column_to_arrow
 from pystachio.operators.expressions import Call, FieldReference, Literal, ScalarSubquery
 from pystachio.operators.table import Table

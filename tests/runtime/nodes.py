@@ -9,8 +9,8 @@ import torch
 
 from pystachio.io_scheduler.activity import IoActivity
 from pystachio.io_scheduler.client import TransferClient
+from pystachio.io_scheduler.core.request import Lease, PriorityClass
 from pystachio.io_scheduler.ledger import Ledger
-from pystachio.io_scheduler.request import Lease, PriorityClass
 from pystachio.runtime.memory import Tier
 from pystachio.runtime.node import Node
 from pystachio.runtime.settings import ExecutionSettings

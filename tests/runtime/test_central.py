@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from pystachio.io_scheduler.central_events import (
+from pystachio.io_scheduler.central.events import (
     CentralMessage,
     LeasePublished,
     NodeFact,
@@ -19,10 +19,10 @@ from pystachio.io_scheduler.central_events import (
     PlanAdmitted,
     PlanRank,
 )
-from pystachio.io_scheduler.fairness import LinkClass
-from pystachio.io_scheduler.lease_holder import Reranking, Served
+from pystachio.io_scheduler.central.fairness import LinkClass
+from pystachio.io_scheduler.central.lease_holder import Reranking, Served
+from pystachio.io_scheduler.core.request import Direction, Lease, Link, PathTaken, PriorityClass
 from pystachio.io_scheduler.ledger import Ledger
-from pystachio.io_scheduler.request import Direction, Lease, Link, PathTaken, PriorityClass
 from pystachio.runtime.actors import Children, Directive
 from pystachio.runtime.central import Alarm, CentralService, LocalLink, NodeLeases, served
 from pystachio.runtime.executor import TaskSpec

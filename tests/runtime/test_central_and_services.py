@@ -6,8 +6,8 @@ import asyncio
 
 import pytest
 
+from pystachio.io_scheduler.core.request import Link, LinkLimits, PriorityClass
 from pystachio.io_scheduler.devices.emulated import EmulatedDevice
-from pystachio.io_scheduler.request import Link, LinkLimits, PriorityClass
 from pystachio.io_scheduler.service import IoSchedulerService
 from pystachio.runtime.actors import Children, Directive
 from pystachio.runtime.central import CentralService, LocalLink, NodeLeases

@@ -17,7 +17,7 @@ from typing import TypeVar
 import pytest
 
 from pystachio.errors import Cancelled, DataError, InvalidRequest, NodeLost, NotFound
-from pystachio.io_scheduler.request import PriorityClass
+from pystachio.io_scheduler.core.request import PriorityClass
 from pystachio.runtime.control import MOST_CONNECTIONS, ControlServer
 from pystachio.runtime.control_client import Found, look, node_of_plan, steer
 from pystachio.runtime.control_folder import ControlSocket, control_folders, control_sockets

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from pystachio.io_scheduler.request import PriorityClass
+from pystachio.io_scheduler.core.request import PriorityClass
 from pystachio.runtime.job_queue import HELD_PART, HOLD_SECONDS, Hold, JobQueue
 from pystachio.runtime.plan_entry import PlanEntry
 

@@ -21,7 +21,7 @@ from pystachio.errors import (
     PystachioError,
     ResourceExhausted,
 )
-from pystachio.io_scheduler.request import Extent, PriorityClass
+from pystachio.io_scheduler.core.request import Extent, PriorityClass
 from pystachio.io_scheduler.service import IoSchedulerService
 from pystachio.runtime.channels import Channel
 from pystachio.runtime.executor import BuildGraph, PlanScope, TaskSpec

@@ -9,8 +9,8 @@ from collections.abc import AsyncIterator
 import pytest
 
 from pystachio.io_scheduler.activity import IoActivity, LinkUse
-from pystachio.io_scheduler.events import LinkStatistics
-from pystachio.io_scheduler.request import Link, PriorityClass
+from pystachio.io_scheduler.core.events import LinkStatistics
+from pystachio.io_scheduler.core.request import Link, PriorityClass
 from pystachio.runtime.activity import PlanActivity, Reason, State, Wait
 from pystachio.runtime.clock import SystemClock
 from pystachio.runtime.memory import Memory, Tier

@@ -7,7 +7,7 @@ from fractions import Fraction
 import pytest
 
 from pystachio.errors import InvalidRequest
-from pystachio.io_scheduler.request import PriorityClass
+from pystachio.io_scheduler.core.request import PriorityClass
 from pystachio.runtime.urgency import MOST_SECONDS, USUAL, Urgency, priority_class, urgency
 
 INTERACTIVE, NORMAL, BATCH = PriorityClass

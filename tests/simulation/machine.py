@@ -5,9 +5,9 @@ from __future__ import annotations
 from random import Random
 
 from pystachio.errors import PystachioError
-from pystachio.io_scheduler.events import PlanOpened
-from pystachio.io_scheduler.policy import POLICIES
-from pystachio.io_scheduler.request import Extent, Link, LinkLimits, PriorityClass, Transfer
+from pystachio.io_scheduler.core.events import PlanOpened
+from pystachio.io_scheduler.core.policy import POLICIES
+from pystachio.io_scheduler.core.request import Extent, Link, LinkLimits, PriorityClass, Transfer
 from pystachio.io_scheduler.simulation.devices import SimulatedDevice
 from pystachio.io_scheduler.simulation.hardware import PCIE_LINK, Device, disk_link
 from pystachio.io_scheduler.simulation.meter import LinkMeter

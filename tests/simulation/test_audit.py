@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from pystachio.errors import DataError
-from pystachio.io_scheduler.events import (
+from pystachio.io_scheduler.core.events import (
     Action,
     ChunkFailed,
     ChunksCompleted,
@@ -18,7 +18,7 @@ from pystachio.io_scheduler.events import (
     TransfersSubmitted,
     WriteOffChunks,
 )
-from pystachio.io_scheduler.request import CreditPool, Extent, Link, Transfer
+from pystachio.io_scheduler.core.request import CreditPool, Extent, Link, Transfer
 from pystachio.io_scheduler.simulation.audit import Audit, InvariantViolated
 
 POOL = CreditPool("host", 0)

@@ -7,7 +7,7 @@ from collections import Counter
 import pytest
 
 from pystachio.errors import InvalidRequest
-from pystachio.io_scheduler.policy import POLICIES
+from pystachio.io_scheduler.core.policy import POLICIES
 from pystachio.io_scheduler.simulation import (
     MIB,
     CentralService,

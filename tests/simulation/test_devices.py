@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pystachio.io_scheduler.request import LinkLimits
+from pystachio.io_scheduler.core.request import LinkLimits
 from pystachio.io_scheduler.simulation.devices import Condition
 from pystachio.io_scheduler.simulation.hardware import PCIE_LINK, Device
 from tests.simulation.machine import DISK, Machine

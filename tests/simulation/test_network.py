@@ -7,9 +7,9 @@ from dataclasses import replace
 import pytest
 
 from pystachio.errors import Cancelled, PystachioError
-from pystachio.io_scheduler.events import PlanCancelled, PlanOpened
-from pystachio.io_scheduler.policy import POLICIES
-from pystachio.io_scheduler.request import PriorityClass
+from pystachio.io_scheduler.core.events import PlanCancelled, PlanOpened
+from pystachio.io_scheduler.core.policy import POLICIES
+from pystachio.io_scheduler.core.request import PriorityClass
 from pystachio.io_scheduler.simulation.hardware import Hardware, Network
 from pystachio.io_scheduler.simulation.network import Message
 from pystachio.io_scheduler.simulation.simulation import Simulation

@@ -7,8 +7,8 @@ from collections import Counter
 import pytest
 
 from pystachio.errors import Cancelled, DataError, InvalidRequest
-from pystachio.io_scheduler.policy import POLICIES
-from pystachio.io_scheduler.request import CreditPool, Extent, PriorityClass
+from pystachio.io_scheduler.core.policy import POLICIES
+from pystachio.io_scheduler.core.request import CreditPool, Extent, PriorityClass
 from pystachio.io_scheduler.simulation.hardware import MIB, POOLS, Device, Hardware, Network, check_path
 from pystachio.io_scheduler.simulation.plan import SimulatedPlan, Work
 from pystachio.io_scheduler.simulation.simulation import Deadlock, Simulation

@@ -6,10 +6,10 @@ from collections import Counter
 
 import pytest
 
-from pystachio.io_scheduler.link_queue import LinkQueue
-from pystachio.io_scheduler.policy import POLICIES
-from pystachio.io_scheduler.resources import CreditBudget, PeerBudget
-from pystachio.io_scheduler.scheduler import Scheduler
+from pystachio.io_scheduler.core.link_queue import LinkQueue
+from pystachio.io_scheduler.core.policy import POLICIES
+from pystachio.io_scheduler.core.resources import CreditBudget, PeerBudget
+from pystachio.io_scheduler.core.scheduler import Scheduler
 from pystachio.io_scheduler.simulation.devices import Condition, SimulatedDevice
 from pystachio.io_scheduler.simulation.faults import Cancel, DeviceFault
 from pystachio.io_scheduler.simulation.random_scenarios import CHUNK_BYTES, check_random, random_scenario

@@ -10,8 +10,8 @@ from dataclasses import replace
 import pytest
 
 from pystachio.errors import InvalidRequest, NotFound
-from pystachio.io_scheduler.policy import POLICIES
-from pystachio.io_scheduler.request import PriorityClass
+from pystachio.io_scheduler.core.policy import POLICIES
+from pystachio.io_scheduler.core.request import PriorityClass
 from pystachio.io_scheduler.simulation import (
     MIB,
     AllToAll,

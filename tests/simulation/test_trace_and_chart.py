@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from pystachio.errors import Unsupported
-from pystachio.io_scheduler.policy import POLICIES
+from pystachio.io_scheduler.core.policy import POLICIES
 from pystachio.io_scheduler.simulation import chart, load_scenario
 from pystachio.io_scheduler.simulation.comparison import Comparison, compare
 from pystachio.io_scheduler.simulation.trace import Trace

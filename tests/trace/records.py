@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from pystachio.io_scheduler.core.request import CreditPool, Link, PathTaken, PriorityClass
 from pystachio.io_scheduler.history import ChunkRecord, HistorySnapshot, TransferRecord
-from pystachio.io_scheduler.request import CreditPool, Link, PathTaken, PriorityClass
 from pystachio.runtime.tracing import (
     JobRecord,
     MemoryRecord,

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import pytest
 from perfetto.protos.perfetto.trace.perfetto_trace_pb2 import Trace, TrackEvent
 
-from pystachio.io_scheduler.request import PriorityClass
+from pystachio.io_scheduler.core.request import PriorityClass
 from pystachio.runtime.tracing import MemoryRecord, WaitReason
 from pystachio.trace.perfetto_export import perfetto_trace
 from pystachio.trace.plan_trace import PlanTrace

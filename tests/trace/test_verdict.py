@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pystachio.io_scheduler.request import CreditPool, Link, PriorityClass
+from pystachio.io_scheduler.core.request import CreditPool, Link, PriorityClass
 from pystachio.runtime.tracing import MemoryRecord, WaitReason
 from pystachio.trace.bottleneck import Bottleneck
 from pystachio.trace.verdict import Verdict, verdict

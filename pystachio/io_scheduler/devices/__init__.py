@@ -11,7 +11,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Literal, Protocol, TypeAlias
 
 from pystachio.errors import PystachioError, Unsupported
-from pystachio.io_scheduler.request import Direction, Link, LinkLimits, PathTaken
+from pystachio.io_scheduler.core.request import Direction, Link, LinkLimits, PathTaken
 
 if TYPE_CHECKING:
     import torch

@@ -7,8 +7,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from pystachio.errors import Cancelled, InternalError, PystachioError
+from pystachio.io_scheduler.core.request import LinkLimits, PathTaken
 from pystachio.io_scheduler.devices import ChunkEnd, ChunkRequest, Device, DeviceFile
-from pystachio.io_scheduler.request import LinkLimits, PathTaken
 
 
 @dataclass(slots=True, eq=False)

@@ -13,8 +13,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from pystachio.io_scheduler.core.request import Link
 from pystachio.io_scheduler.os_errors import from_os_error
-from pystachio.io_scheduler.request import Link
 
 _DEEPEST = 8
 """Layers between a file and a disk; real ones have four or so, and a loop has no end."""

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from functools import partial
 
 from pystachio.errors import Cancelled
+from pystachio.io_scheduler.core.request import LinkLimits, PathTaken
 from pystachio.io_scheduler.devices import ChunkEnd, ChunkRequest, Device, DeviceFile
 from pystachio.io_scheduler.devices.timers import PreciseTimers, Timer, Timers, timers_of_running_loop
-from pystachio.io_scheduler.request import LinkLimits, PathTaken
 
 CHUNK_BYTES = 2 << 20
 WINDOW_BYTES = 16 << 20

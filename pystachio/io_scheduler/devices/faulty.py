@@ -10,11 +10,11 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TypeAlias, assert_never
 
+from pystachio.io_scheduler.core.request import Direction, LinkLimits, PathTaken
 from pystachio.io_scheduler.devices import ChunkEnd, ChunkRequest, Device, DeviceFile
 from pystachio.io_scheduler.devices.posix import WORK
 from pystachio.io_scheduler.devices.timers import Timers
 from pystachio.io_scheduler.os_errors import from_os_error
-from pystachio.io_scheduler.request import Direction, LinkLimits, PathTaken
 
 
 @dataclass(frozen=True, slots=True)

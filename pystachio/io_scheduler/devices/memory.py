@@ -9,8 +9,8 @@ from queue import SimpleQueue
 import numpy as np
 
 from pystachio.errors import Cancelled, DataError, InternalError, NotFound
+from pystachio.io_scheduler.core.request import Direction, LinkLimits, PathTaken
 from pystachio.io_scheduler.devices import ChunkEnd, ChunkRequest
-from pystachio.io_scheduler.request import Direction, LinkLimits, PathTaken
 
 CHUNK_BYTES = 2 << 20
 WINDOW_BYTES = 16 << 20

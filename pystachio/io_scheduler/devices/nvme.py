@@ -20,10 +20,10 @@ from time import sleep
 from typing import Any
 
 from pystachio.errors import Cancelled, DataError, InternalError, PystachioError, Unsupported
+from pystachio.io_scheduler.core.request import Direction, LinkLimits, PathTaken
 from pystachio.io_scheduler.devices import ChunkEnd, ChunkRequest
 from pystachio.io_scheduler.devices.posix import OPEN_FLAGS, PRIVATE, WORK, stopped_short
 from pystachio.io_scheduler.os_errors import from_os_error
-from pystachio.io_scheduler.request import Direction, LinkLimits, PathTaken
 
 CHUNK_BYTES = 2 << 20
 WINDOW_BYTES = 16 << 20

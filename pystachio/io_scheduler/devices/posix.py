@@ -11,9 +11,9 @@ from functools import partial
 from queue import SimpleQueue
 
 from pystachio.errors import Cancelled, DataError, InternalError
+from pystachio.io_scheduler.core.request import Direction, LinkLimits, PathTaken
 from pystachio.io_scheduler.devices import ChunkEnd, ChunkRequest
 from pystachio.io_scheduler.os_errors import Work, from_os_error
-from pystachio.io_scheduler.request import Direction, LinkLimits, PathTaken
 
 DIRECT_ALIGNMENT = 4096
 CHUNK_BYTES = 2 << 20

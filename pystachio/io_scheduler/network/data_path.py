@@ -11,9 +11,9 @@ from collections.abc import Callable
 from typing import NamedTuple, Protocol
 
 from pystachio.errors import PystachioError
+from pystachio.io_scheduler.core.request import PathTaken
 from pystachio.io_scheduler.devices import Buffer
 from pystachio.io_scheduler.network.frames import Data
-from pystachio.io_scheduler.request import PathTaken
 
 
 class Arrival(NamedTuple):

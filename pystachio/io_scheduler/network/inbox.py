@@ -16,6 +16,7 @@ from pystachio.errors import (
     PystachioError,
     ResourceExhausted,
 )
+from pystachio.io_scheduler.core.request import CreditPool, Extent
 from pystachio.io_scheduler.devices import Buffer
 from pystachio.io_scheduler.network.data_path import DataPath
 from pystachio.io_scheduler.network.frames import Frame, Offer, Received, Refuse, Withdraw
@@ -23,7 +24,6 @@ from pystachio.io_scheduler.network.limits import NetworkLimits
 from pystachio.io_scheduler.network.links import NetworkLink, Timers, TransferService
 from pystachio.io_scheduler.network.messages import IncomingMessage, MessageKey, Offered
 from pystachio.io_scheduler.network.refusals import code_of, copy_of, error_of
-from pystachio.io_scheduler.request import CreditPool, Extent
 from pystachio.io_scheduler.submission import Request, Submission
 
 CLOSED_PLANS = 4096

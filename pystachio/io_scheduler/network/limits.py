@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from pystachio.io_scheduler.request import LinkLimits
+from pystachio.io_scheduler.core.request import LinkLimits
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

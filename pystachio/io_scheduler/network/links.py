@@ -6,10 +6,10 @@ import asyncio
 from collections.abc import Callable, Sequence
 from typing import NamedTuple, Protocol
 
+from pystachio.io_scheduler.core.request import Link
 from pystachio.io_scheduler.devices import Device
 from pystachio.io_scheduler.history import History
 from pystachio.io_scheduler.network.messages import MessageDevice
-from pystachio.io_scheduler.request import Link
 from pystachio.io_scheduler.submission import Request, Submission
 
 

@@ -13,11 +13,11 @@ from functools import partial
 from typing import NamedTuple, Protocol
 
 from pystachio.errors import Cancelled, PystachioError
+from pystachio.io_scheduler.core.request import LinkLimits
 from pystachio.io_scheduler.devices import Buffer, ChunkEnd, ChunkRequest
 from pystachio.io_scheduler.network.data_path import Arrival, DataPath
 from pystachio.io_scheduler.network.frames import Grant, Offer
 from pystachio.io_scheduler.network.refusals import copy_of
-from pystachio.io_scheduler.request import LinkLimits
 from pystachio.io_scheduler.submission import Submission
 
 

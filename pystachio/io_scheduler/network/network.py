@@ -10,6 +10,7 @@ from types import TracebackType
 
 from pystachio.errors import NodeLost, PystachioError
 from pystachio.io_scheduler.client import as_bytes
+from pystachio.io_scheduler.core.request import CreditPool, Direction, Link
 from pystachio.io_scheduler.devices import Buffer, Device
 from pystachio.io_scheduler.devices.ucx import UcxWorker
 from pystachio.io_scheduler.network.frames import INSTANCE_BYTES, Carrier
@@ -21,7 +22,6 @@ from pystachio.io_scheduler.network.peer import Peer, PeerStatistics
 from pystachio.io_scheduler.network.reception import Address, Reception
 from pystachio.io_scheduler.network.rendezvous import Meeting
 from pystachio.io_scheduler.network.transports import TransportChoice
-from pystachio.io_scheduler.request import CreditPool, Direction, Link
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,6 +9,7 @@ from functools import partial
 from itertools import count
 
 from pystachio.errors import Cancelled, InternalError, InvalidRequest, NodeLost, PystachioError, ResourceExhausted
+from pystachio.io_scheduler.core.request import Extent
 from pystachio.io_scheduler.devices import Buffer
 from pystachio.io_scheduler.network.data_path import DataPath
 from pystachio.io_scheduler.network.frames import Frame, Grant, Offer, Received, Refuse, Withdraw
@@ -16,7 +17,6 @@ from pystachio.io_scheduler.network.limits import NetworkLimits
 from pystachio.io_scheduler.network.links import NetworkLink, Timers, TransferService
 from pystachio.io_scheduler.network.messages import GrantedPart, MessageKey, OutgoingMessage
 from pystachio.io_scheduler.network.refusals import CANCELLED, code_of, copy_of, error_of
-from pystachio.io_scheduler.request import Extent
 from pystachio.io_scheduler.submission import Request
 
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from pystachio.errors import NodeLost, PystachioError
+from pystachio.io_scheduler.core.request import CreditPool
 from pystachio.io_scheduler.devices import Buffer
 from pystachio.io_scheduler.network.data_path import DataPath
 from pystachio.io_scheduler.network.frame_connection import FrameConnection
@@ -35,7 +36,6 @@ from pystachio.io_scheduler.network.liveness import Health, Liveness
 from pystachio.io_scheduler.network.messages import MessageKey
 from pystachio.io_scheduler.network.outbox import Outbox
 from pystachio.io_scheduler.network.refusals import copy_of
-from pystachio.io_scheduler.request import CreditPool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

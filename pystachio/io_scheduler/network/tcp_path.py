@@ -15,12 +15,12 @@ from functools import partial
 from xxhash import xxh3_64
 
 from pystachio.errors import Cancelled, DataError, NodeLost, PystachioError, Unsupported
+from pystachio.io_scheduler.core.request import PathTaken
 from pystachio.io_scheduler.devices import Buffer
 from pystachio.io_scheduler.network.data_path import Arrival, Arrived, Sent
 from pystachio.io_scheduler.network.frames import DATA_BYTES, Data, decode_data, encode_data
 from pystachio.io_scheduler.network.links import Timers
 from pystachio.io_scheduler.network.refusals import error_of
-from pystachio.io_scheduler.request import PathTaken
 
 UNSENT_BYTES = 512 << 10
 """What the kernel may hold that is not on its way yet: an urgent chunk waits behind it."""

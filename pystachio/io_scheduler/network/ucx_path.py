@@ -15,13 +15,13 @@ from functools import partial
 from xxhash import xxh3_64_intdigest
 
 from pystachio.errors import Cancelled, DataError, NodeLost, PystachioError
+from pystachio.io_scheduler.core.request import PathTaken
 from pystachio.io_scheduler.devices import Buffer
 from pystachio.io_scheduler.devices.ucx import UcxWorker
 from pystachio.io_scheduler.network.data_path import Arrival, Arrived, Sent
 from pystachio.io_scheduler.network.frames import Data, Frame
 from pystachio.io_scheduler.network.links import Timers
 from pystachio.io_scheduler.network.refusals import error_of
-from pystachio.io_scheduler.request import PathTaken
 
 _NOTHING = memoryview(b"")
 

@@ -3,7 +3,7 @@
 `load_scenario` finds a scenario, `simulate` runs it; see docs/simulation.md.
 """
 
-from pystachio.io_scheduler.request import PriorityClass
+from pystachio.io_scheduler.core.request import PriorityClass
 from pystachio.io_scheduler.simulation.central_service import CentralService
 from pystachio.io_scheduler.simulation.exchanges import AllToAll, UrgentMessages
 from pystachio.io_scheduler.simulation.faults import Cancel, DeviceFault, Rerank, Silence

@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from pystachio.io_scheduler.events import (
+from pystachio.io_scheduler.core.events import (
     Action,
     ChunkFailed,
     ChunksCompleted,
@@ -22,7 +22,7 @@ from pystachio.io_scheduler.events import (
     TransfersSubmitted,
     WriteOffChunks,
 )
-from pystachio.io_scheduler.request import CreditPool, Extent, Transfer
+from pystachio.io_scheduler.core.request import CreditPool, Extent, Transfer
 
 
 class InvariantViolated(AssertionError):

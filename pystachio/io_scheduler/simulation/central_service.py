@@ -7,9 +7,11 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from pystachio.errors import InvalidRequest
-from pystachio.io_scheduler.central import Central, CentralEvent
-from pystachio.io_scheduler.central_events import CentralMessage, NodeMessage
-from pystachio.io_scheduler.events import (
+from pystachio.io_scheduler.central.events import CentralMessage, NodeMessage
+from pystachio.io_scheduler.central.fairness import LinkClass
+from pystachio.io_scheduler.central.lease_holder import LeaseHolder, Served
+from pystachio.io_scheduler.central.scheduler import Central, CentralEvent
+from pystachio.io_scheduler.core.events import (
     Action,
     Event,
     LeaseGranted,
@@ -19,8 +21,6 @@ from pystachio.io_scheduler.events import (
     StartChunk,
     TimePassed,
 )
-from pystachio.io_scheduler.fairness import LinkClass
-from pystachio.io_scheduler.lease_holder import LeaseHolder, Served
 from pystachio.io_scheduler.simulation.fields import require_not_negative
 from pystachio.io_scheduler.simulation.hardware import Hardware
 from pystachio.io_scheduler.simulation.node import SimulatedNode

@@ -7,7 +7,7 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 from pystachio.errors import Unsupported
-from pystachio.io_scheduler.request import PriorityClass
+from pystachio.io_scheduler.core.request import PriorityClass
 from pystachio.io_scheduler.simulation.comparison import Comparison
 from pystachio.io_scheduler.simulation.outcome import ClassOutcome, LinkOutcome, quantile
 

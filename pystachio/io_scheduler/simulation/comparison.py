@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-from pystachio.io_scheduler.policy import Policy
-from pystachio.io_scheduler.request import PriorityClass
+from pystachio.io_scheduler.core.policy import Policy
+from pystachio.io_scheduler.core.request import PriorityClass
 from pystachio.io_scheduler.simulation.outcome import Outcome
 from pystachio.io_scheduler.simulation.scenario import Scenario, simulate
 from pystachio.io_scheduler.simulation.trace import Trace

@@ -8,7 +8,7 @@ from random import Random
 from typing import Protocol
 
 from pystachio.errors import Cancelled, DataError, PystachioError
-from pystachio.io_scheduler.request import Extent
+from pystachio.io_scheduler.core.request import Extent
 from pystachio.io_scheduler.simulation.hardware import Device
 from pystachio.io_scheduler.simulation.meter import LinkMeter
 from pystachio.io_scheduler.simulation.trace import Trace

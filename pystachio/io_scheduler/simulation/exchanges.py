@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import Literal, get_args
 
 from pystachio.errors import InvalidRequest, PystachioError
-from pystachio.io_scheduler.events import PlanClosed, PlanOpened
-from pystachio.io_scheduler.request import Extent, PriorityClass
+from pystachio.io_scheduler.core.events import PlanClosed, PlanOpened
+from pystachio.io_scheduler.core.request import Extent, PriorityClass
 from pystachio.io_scheduler.simulation.fields import require_positive
 from pystachio.io_scheduler.simulation.hardware import KIB, MIB, NETWORK, Hardware
 from pystachio.io_scheduler.simulation.network import Message

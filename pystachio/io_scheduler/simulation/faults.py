@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from pystachio.errors import Cancelled, InvalidRequest
-from pystachio.io_scheduler.request import Link, PriorityClass
+from pystachio.io_scheduler.core.request import Link, PriorityClass
 from pystachio.io_scheduler.simulation.devices import Condition
 from pystachio.io_scheduler.simulation.fields import require_not_negative, require_positive
 from pystachio.io_scheduler.simulation.hardware import GPU_LINK, PCIE_LINK, Hardware, disk_link

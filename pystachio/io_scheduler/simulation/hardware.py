@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from pystachio.errors import InvalidRequest
-from pystachio.io_scheduler.request import CreditPool, Direction, Link, LinkLimits
+from pystachio.io_scheduler.core.request import CreditPool, Direction, Link, LinkLimits
 from pystachio.io_scheduler.simulation.fields import require_not_negative, require_positive
 
 KIB = 1 << 10

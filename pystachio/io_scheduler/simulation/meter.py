@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pystachio.io_scheduler.request import Link, PriorityClass
+from pystachio.io_scheduler.core.request import Link, PriorityClass
 
 _SLOTS = 256
 _FIRST_SLOT_SECONDS = 1e-5

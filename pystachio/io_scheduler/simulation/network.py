@@ -13,8 +13,8 @@ from itertools import count
 from typing import Any
 
 from pystachio.errors import Cancelled, PystachioError
-from pystachio.io_scheduler.events import TransfersCancelled
-from pystachio.io_scheduler.request import CreditPool, Extent, PriorityClass, Transfer
+from pystachio.io_scheduler.core.events import TransfersCancelled
+from pystachio.io_scheduler.core.request import CreditPool, Extent, PriorityClass, Transfer
 from pystachio.io_scheduler.simulation.hardware import EGRESS, INGRESS, Network
 from pystachio.io_scheduler.simulation.meter import LinkMeter
 from pystachio.io_scheduler.simulation.node import SimulatedNode

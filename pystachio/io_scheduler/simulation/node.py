@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import assert_never
 
 from pystachio.errors import PystachioError
-from pystachio.io_scheduler.events import (
+from pystachio.io_scheduler.core.events import (
     Action,
     CancelChunks,
     ChunkFailed,
@@ -24,9 +24,9 @@ from pystachio.io_scheduler.events import (
     TransfersSubmitted,
     WriteOffChunks,
 )
-from pystachio.io_scheduler.policy import Policy
-from pystachio.io_scheduler.request import CreditPool, Extent, Link, LinkLimits
-from pystachio.io_scheduler.scheduler import Scheduler
+from pystachio.io_scheduler.core.policy import Policy
+from pystachio.io_scheduler.core.request import CreditPool, Extent, Link, LinkLimits
+from pystachio.io_scheduler.core.scheduler import Scheduler
 from pystachio.io_scheduler.simulation.audit import Audit
 from pystachio.io_scheduler.simulation.devices import ChunkServer
 from pystachio.io_scheduler.simulation.transfer import SimulatedTransfer

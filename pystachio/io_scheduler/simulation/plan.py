@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from pystachio.errors import PystachioError
-from pystachio.io_scheduler.events import PlanCancelled, PlanClosed, PlanOpened, PriorityChanged, TransfersBoosted
-from pystachio.io_scheduler.request import CreditPool, Direction, Extent, Link, PriorityClass, Transfer
+from pystachio.io_scheduler.core.events import PlanCancelled, PlanClosed, PlanOpened, PriorityChanged, TransfersBoosted
+from pystachio.io_scheduler.core.request import CreditPool, Direction, Extent, Link, PriorityClass, Transfer
 from pystachio.io_scheduler.simulation.hardware import (
     DISK_THROUGH_PCIE,
     GPU_LINK,

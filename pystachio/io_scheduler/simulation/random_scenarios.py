@@ -12,8 +12,8 @@ from dataclasses import replace
 from random import Random
 from typing import get_args
 
-from pystachio.io_scheduler.policy import POLICIES, Policy
-from pystachio.io_scheduler.request import PriorityClass
+from pystachio.io_scheduler.core.policy import POLICIES, Policy
+from pystachio.io_scheduler.core.request import PriorityClass
 from pystachio.io_scheduler.simulation.audit import Audit, InvariantViolated
 from pystachio.io_scheduler.simulation.central_service import CentralService
 from pystachio.io_scheduler.simulation.exchanges import AllToAll, Sizes

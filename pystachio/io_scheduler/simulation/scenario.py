@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from pystachio.errors import InvalidRequest, NotFound
-from pystachio.io_scheduler.policy import POLICIES, Policy
-from pystachio.io_scheduler.request import PriorityClass
+from pystachio.io_scheduler.core.policy import POLICIES, Policy
+from pystachio.io_scheduler.core.request import PriorityClass
 from pystachio.io_scheduler.simulation.faults import Fault
 from pystachio.io_scheduler.simulation.fields import require_not_negative, require_positive
 from pystachio.io_scheduler.simulation.hardware import Hardware

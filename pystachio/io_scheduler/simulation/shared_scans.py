@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from pystachio.errors import InvalidRequest
-from pystachio.io_scheduler.request import Extent, PriorityClass
+from pystachio.io_scheduler.core.request import Extent, PriorityClass
 from pystachio.io_scheduler.simulation.fields import require_positive
 from pystachio.io_scheduler.simulation.hardware import MIB, Hardware, check_path
 from pystachio.io_scheduler.simulation.node import SimulatedNode

@@ -11,8 +11,8 @@ from random import Random
 from typing import TYPE_CHECKING
 
 from pystachio.errors import InvalidRequest
-from pystachio.io_scheduler.policy import Policy
-from pystachio.io_scheduler.request import CreditPool, Direction, Link, PriorityClass
+from pystachio.io_scheduler.core.policy import Policy
+from pystachio.io_scheduler.core.request import CreditPool, Direction, Link, PriorityClass
 from pystachio.io_scheduler.simulation.audit import Audit
 from pystachio.io_scheduler.simulation.devices import SimulatedDevice
 from pystachio.io_scheduler.simulation.hardware import (

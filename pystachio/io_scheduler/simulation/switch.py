@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from pystachio.io_scheduler.request import Extent
+from pystachio.io_scheduler.core.request import Extent
 from pystachio.io_scheduler.simulation.hardware import Network
 from pystachio.io_scheduler.simulation.meter import LinkMeter
 from pystachio.io_scheduler.simulation.trace import Trace

@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterator, Sequence
 from typing import Any, BinaryIO, NamedTuple
 
-from pystachio.io_scheduler.request import Extent, Link
+from pystachio.io_scheduler.core.request import Extent, Link
 from pystachio.io_scheduler.simulation.outcome import LinkOutcome
 from pystachio.io_scheduler.simulation.transfer import SimulatedTransfer
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from pystachio.errors import PystachioError
-from pystachio.io_scheduler.request import Extent, PriorityClass, Transfer
+from pystachio.io_scheduler.core.request import Extent, PriorityClass, Transfer
 
 if TYPE_CHECKING:
     from pystachio.io_scheduler.simulation.node import SimulatedNode

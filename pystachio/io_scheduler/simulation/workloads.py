@@ -8,7 +8,7 @@ from random import Random
 from typing import Protocol
 
 from pystachio.errors import InvalidRequest
-from pystachio.io_scheduler.request import Extent, PriorityClass
+from pystachio.io_scheduler.core.request import Extent, PriorityClass
 from pystachio.io_scheduler.simulation.fields import require_not_negative, require_positive
 from pystachio.io_scheduler.simulation.hardware import MIB, Hardware, check_path
 from pystachio.io_scheduler.simulation.node import SimulatedNode

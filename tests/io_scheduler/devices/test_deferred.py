@@ -7,9 +7,9 @@ from queue import SimpleQueue
 import pytest
 
 from pystachio.errors import Cancelled, InternalError, PystachioError, Unsupported
+from pystachio.io_scheduler.core.request import PathTaken
 from pystachio.io_scheduler.devices import ChunkEnd, ChunkRequest, Device
 from pystachio.io_scheduler.devices.deferred import DeferredDevice
-from pystachio.io_scheduler.request import PathTaken
 from tests.io_scheduler.scripted_device import ScriptedDevice
 
 CONTENT = bytes(range(100))

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from pystachio.errors import DataError, NotFound, PystachioError
+from pystachio.io_scheduler.core.request import Direction, Link
 from pystachio.io_scheduler.devices.disks import System, disk_link, link_name
-from pystachio.io_scheduler.request import Direction, Link
 
 
 class Machine:

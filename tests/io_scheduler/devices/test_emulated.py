@@ -9,9 +9,9 @@ from dataclasses import replace
 import pytest
 
 from pystachio.errors import Cancelled, DataError
+from pystachio.io_scheduler.core.request import Extent, Link, LinkLimits, PathTaken, PriorityClass
 from pystachio.io_scheduler.devices import ChunkEnd, ChunkRequest
 from pystachio.io_scheduler.devices.emulated import EmulatedDevice
-from pystachio.io_scheduler.request import Extent, Link, LinkLimits, PathTaken, PriorityClass
 from pystachio.io_scheduler.service import IoSchedulerService
 from tests import virtual_time
 from tests.io_scheduler.scripted_device import ScriptedDevice, ScriptedFile

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 import pytest
 
 from pystachio.errors import DataError
+from pystachio.io_scheduler.core.request import Direction, LinkLimits, PathTaken
 from pystachio.io_scheduler.devices import ChunkEnd, ChunkRequest
 from pystachio.io_scheduler.devices.emulated import EmulatedDevice
 from pystachio.io_scheduler.devices.faulty import (
@@ -24,7 +25,6 @@ from pystachio.io_scheduler.devices.faulty import (
     during,
     scripted,
 )
-from pystachio.io_scheduler.request import Direction, LinkLimits, PathTaken
 from tests import virtual_time
 from tests.io_scheduler.scripted_device import ScriptedDevice
 

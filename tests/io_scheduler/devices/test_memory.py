@@ -11,11 +11,11 @@ from queue import SimpleQueue
 import pytest
 
 from pystachio.errors import Cancelled, DataError, NotFound, PystachioError
+from pystachio.io_scheduler.core.request import Direction, PathTaken
 from pystachio.io_scheduler.devices import ChunkEnd, ChunkRequest, Device
 from pystachio.io_scheduler.devices.emulated import EmulatedDevice
 from pystachio.io_scheduler.devices.memory import MemoryDevice
 from pystachio.io_scheduler.devices.timers import PreciseTimers
-from pystachio.io_scheduler.request import Direction, PathTaken
 
 CONTENT = os.urandom(100_000)
 MIB = 1 << 20

@@ -13,9 +13,9 @@ from typing import NoReturn
 import pytest
 
 from pystachio.errors import Unsupported
+from pystachio.io_scheduler.core.request import Direction, Link, PathTaken
 from pystachio.io_scheduler.devices import ChunkEnd, ChunkRequest, Device, choose, nvme
 from pystachio.io_scheduler.devices.posix import PosixDevice
-from pystachio.io_scheduler.request import Direction, Link, PathTaken
 from tests.io_scheduler.devices.driver_stand_in import compile_driver, has_compiler
 
 LINK = Link("disk", "1:0")
@@ -30,7 +30,7 @@ from queue import SimpleQueue
 from pystachio.errors import DataError, InvalidRequest, NotFound, ResourceExhausted
 from pystachio.io_scheduler.devices import ChunkEnd, ChunkRequest, choose, nvme
 from pystachio.io_scheduler.devices.nvme import NvmeDevice, kvikio_report
-from pystachio.io_scheduler.request import Direction, Extent, Link, PathTaken, PriorityClass
+from pystachio.io_scheduler.core.request import Direction, Extent, Link, PathTaken, PriorityClass
 from pystachio.io_scheduler.service import IoSchedulerService
 path = sys.argv[2]
 content = open(path, "rb").read()

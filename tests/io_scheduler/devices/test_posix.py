@@ -11,9 +11,9 @@ import pytest
 
 from pystachio.errors import Cancelled, DataError, InvalidRequest, NotFound, PystachioError, Unauthorized
 from pystachio.io_scheduler.buffers import BufferPool
+from pystachio.io_scheduler.core.request import PathTaken
 from pystachio.io_scheduler.devices import ChunkEnd, ChunkRequest
 from pystachio.io_scheduler.devices.posix import PosixDevice, PosixFile, move_chunk
-from pystachio.io_scheduler.request import PathTaken
 
 CONTENT = os.urandom(100_000)
 

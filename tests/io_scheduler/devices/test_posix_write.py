@@ -11,9 +11,9 @@ import pytest
 
 from pystachio.errors import DataError, InvalidRequest, NotFound, PystachioError, ResourceExhausted, Unauthorized
 from pystachio.io_scheduler.buffers import BufferPool
+from pystachio.io_scheduler.core.request import Direction, PathTaken
 from pystachio.io_scheduler.devices import ChunkEnd, ChunkRequest
 from pystachio.io_scheduler.devices.posix import PosixDevice, PosixFile, move_chunk
-from pystachio.io_scheduler.request import Direction, PathTaken
 
 CONTENT = os.urandom(1 << 17)
 

@@ -15,12 +15,12 @@ import uvloop
 from xxhash import xxh3_64_hexdigest
 
 from pystachio.errors import PystachioError
+from pystachio.io_scheduler.core.request import PriorityClass
 from pystachio.io_scheduler.network.frames import Carrier
 from pystachio.io_scheduler.network.limits import NetworkLimits
 from pystachio.io_scheduler.network.messages import MessageKey
 from pystachio.io_scheduler.network.network import Network
 from pystachio.io_scheduler.network.transports import TransportChoice
-from pystachio.io_scheduler.request import PriorityClass
 from pystachio.io_scheduler.service import IoSchedulerService
 
 PLANS = {"interactive": PriorityClass.INTERACTIVE, "normal": PriorityClass.NORMAL, "batch": PriorityClass.BATCH}

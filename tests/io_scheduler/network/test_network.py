@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from pystachio.errors import Cancelled, InternalError, InvalidRequest, NodeLost
+from pystachio.io_scheduler.core.request import CreditPool, PathTaken
 from pystachio.io_scheduler.devices import Device
 from pystachio.io_scheduler.devices.emulated import EmulatedDevice
 from pystachio.io_scheduler.network.frames import Carrier
@@ -20,7 +21,6 @@ from pystachio.io_scheduler.network.messages import MessageKey
 from pystachio.io_scheduler.network.network import Network
 from pystachio.io_scheduler.network.reception import Address
 from pystachio.io_scheduler.network.transports import TransportChoice
-from pystachio.io_scheduler.request import CreditPool, PathTaken
 from pystachio.io_scheduler.service import IoSchedulerService
 from tests.io_scheduler.network.two_nodes import SECRET, running_service
 

@@ -11,9 +11,9 @@ import pytest
 from xxhash import xxh3_64_hexdigest
 
 from pystachio.errors import Cancelled, DataError, InvalidRequest, NodeLost, ResourceExhausted, Unauthorized
+from pystachio.io_scheduler.core.request import PathTaken
 from pystachio.io_scheduler.network.messages import MessageKey
 from pystachio.io_scheduler.network.network import Network
-from pystachio.io_scheduler.request import PathTaken
 from pystachio.io_scheduler.service import IoSchedulerService
 from tests.io_scheduler.network.other_node import content
 from tests.io_scheduler.network.two_nodes import first_node, other_node, running_service, two_nodes

@@ -11,11 +11,11 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
+from pystachio.io_scheduler.core.request import PriorityClass
 from pystachio.io_scheduler.network.frames import Carrier
 from pystachio.io_scheduler.network.limits import NetworkLimits
 from pystachio.io_scheduler.network.network import Network
 from pystachio.io_scheduler.network.transports import TransportChoice
-from pystachio.io_scheduler.request import PriorityClass
 from pystachio.io_scheduler.service import IoSchedulerService
 
 SECRET = "a secret of the cluster"
