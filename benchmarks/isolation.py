@@ -195,7 +195,7 @@ def _statements(count: int) -> list[str]:
 
 def _connect(folders: Sequence[Path], policy: str) -> pystachio.Session:
     disks = [{"path": str(folder), "rate": RATE, "latency": LATENCY} for folder in folders]
-    session = pystachio.connect(emulated=disks, io_policy=policy)
+    session = pystachio.connect(emulated=disks, io_policy=policy, chunk_cache=False)
     for table in ORDER:
         session.register(table, _files(folders, table))
     return session

@@ -15,7 +15,7 @@ from benchmarks.figures import Figure
 
 def run(*, scale: float, quick: bool) -> list[Figure]:
     folder = data.tpch(scale)
-    with pystachio.connect(threads=2) as session:
+    with pystachio.connect(threads=2, chunk_cache=False) as session:
         data.register(session, folder)
         statements = list(data.queries().values())
         for sql in statements:

@@ -38,7 +38,7 @@ def _efficiency(folders: Sequence[Path], count: int) -> Figure:
     moved = _query_bytes(files)
     rate = moved / len(folders) / SECONDS
     emulated = [{"path": str(folder), "rate": rate, "latency": LATENCY} for folder in folders]
-    with pystachio.connect(emulated=emulated) as session:
+    with pystachio.connect(emulated=emulated, chunk_cache=False) as session:
         session.register("lineitem", [str(file) for file in files])
         session.sql(QUERY).to_arrow()
         for _ in range(count):
@@ -57,7 +57,7 @@ def _efficiency(folders: Sequence[Path], count: int) -> Figure:
 
 
 def _query_bytes(files: Sequence[Path]) -> int:
-    with pystachio.connect() as session:
+    with pystachio.connect(chunk_cache=False) as session:
         session.register("lineitem", [str(file) for file in files])
         session.sql(QUERY).to_arrow()
         result = session.sql(QUERY)

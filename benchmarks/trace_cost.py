@@ -65,7 +65,9 @@ def run(*, scale: float, quick: bool) -> list[Figure]:
 def _overhead(folder: Path, rounds: int) -> tuple[float, float, float]:
     """Ratios over the session without tracing: of the traced one's wall and processor time, and of a second one's
     wall time that does not trace either."""
-    traced, plain, again = (pystachio.connect(threads=THREADS, tracing=tracing) for tracing in (True, False, False))
+    traced, plain, again = (
+        pystachio.connect(threads=THREADS, tracing=tracing, chunk_cache=False) for tracing in (True, False, False)
+    )
     sessions = (traced, plain, again)
     for session in sessions:
         data.register(session, folder)

@@ -194,7 +194,7 @@ def _legend(figure: Figure) -> None:
 def make(target: Path) -> None:
     """Write the trace of the plan of the normal class."""
     folder = data.tpch(0.1)
-    with pystachio.connect(threads=2, emulated=[{"path": str(folder), **DISK}]) as session:
+    with pystachio.connect(threads=2, emulated=[{"path": str(folder), **DISK}], chunk_cache=False) as session:
         data.register(session, folder)
         stop = threading.Event()
 

@@ -31,6 +31,7 @@ MEMORY_FRACTION = 0.6
 SECTIONS: Mapping[str, tuple[str, ...]] = {
     "resources": ("memory", "device", "threads", "spill_dir"),
     "execution": ("batch_rows", "dictionary_codes", "direct_addressing", "join_reordering", "tracing"),
+    "cache": ("chunk_cache",),
     "io": ("direct_io", "io_device", "io_policy", "emulated"),
     "node": ("control_socket",),
 }
@@ -112,6 +113,7 @@ class Settings(BaseModel):
     direct_addressing: bool = Field(default=True, description="join and group by address where the keys' range allows")
     join_reordering: bool = Field(default=True, description="choose the order of joins by statistics")
     tracing: bool = Field(default=True, description="remember what operators and transfers did lately, for traces")
+    chunk_cache: bool = Field(default=True, description="keep decoded columns for the queries to come")
     direct_io: Literal["auto", "on", "off"] = Field(default="auto", description="read around the page cache")
     io_device: Literal["auto", "posix", "nvme"] = Field(default="auto", description="what moves bytes from disk")
     io_policy: Literal["pystachio", "strict", "fair", "fifo"] = Field(

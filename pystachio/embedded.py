@@ -60,6 +60,8 @@ _DEVICE_MEMORY_FRACTION = 0.8
 _LONGEST_LABEL = 60
 _LONGEST_TITLE = 100
 _LABEL_TAIL = re.compile(r"( by)? \[| build=")
+_HOT_SHARE = 2
+"""Of the memory budget, this part may hold decoded columns as long as no plan needs it."""
 _IDLE_BUFFER_SHARE = 8
 """Read buffers between two uses keep at most this part of the memory budget, beside it."""
 
@@ -106,11 +108,13 @@ class EmbeddedNode:
         )
         execution = execution_settings(settings)
         budgets = _budgets(settings, device)
+        hot_bytes = settings.memory // _HOT_SHARE if settings.chunk_cache else 0
         self._transfers = transfers
         self._workers = settings.threads
         self._host = NodeHost(
             lambda: _with_control_socket(
-                Node(transfers=transfers, settings=execution, memory=budgets, device=device), settings.control_socket
+                Node(transfers=transfers, settings=execution, memory=budgets, device=device, hot_bytes=hot_bytes),
+                settings.control_socket,
             )
         )
         try:

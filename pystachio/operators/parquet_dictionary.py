@@ -65,6 +65,14 @@ class SharedDictionary:
             if self._current is not None and len(self._current.derived) > _MOST_DERIVED:
                 self._current = Dictionary(self._current.values)
 
+    def renewed(self, column: DictionaryColumn) -> DictionaryColumn:
+        """A column of an earlier scan over the present dictionary, in which its codes mean the same."""
+        with self._lock:
+            current = self._current
+        if current is None or current is column.dictionary:
+            return column
+        return DictionaryColumn(column.type, column.codes, current, column.validity)
+
     def kept(self, place: Hashable, length: int) -> tuple[torch.Tensor, Dictionary] | None:
         """What `translate` answered for the dictionary of so many values at this place, if that is still known."""
         with self._lock:

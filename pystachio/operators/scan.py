@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pystachio.operators.batch import Batch, Schema
 from pystachio.operators.evaluate import bind_scalars, select
 from pystachio.operators.expressions import Expression
+from pystachio.operators.hot_columns import HotColumns
 from pystachio.operators.operator import Output
 from pystachio.operators.parquet_dictionary import SharedDictionary
 from pystachio.operators.runtime_filter import RuntimeFilter
@@ -69,13 +70,15 @@ class Scan:
                 await out.send(Batch((), unit.rows, None))
             return
         bounds = tuple(self.table.bounds(column) for column in self.columns)
+        dictionaries = self._dictionaries() if ctx.settings.dictionary_codes else {}
         reader = RowReader(
             predicate=predicate,
             filters=tuple(FilterUse(column, value.covering(bounds[column])) for column, value in filters),
             output=self.output,
-            dictionaries=self._dictionaries() if ctx.settings.dictionary_codes else {},
+            dictionaries=dictionaries,
             bounds=bounds,
             batch_rows=batch_rows,
+            hot=HotColumns(ctx.hot, dictionaries, bounds),
             metrics=ctx.metrics,
         )
         await ScanRun(ctx, out, reader, planned.units).run()

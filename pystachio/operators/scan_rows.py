@@ -7,6 +7,7 @@ only surviving rows of them are gathered.
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
@@ -16,6 +17,7 @@ from pystachio.operators.batch import Batch
 from pystachio.operators.column import Bounds, Column
 from pystachio.operators.evaluate import select
 from pystachio.operators.expressions import Expression, fields_of, shift_fields
+from pystachio.operators.hot_columns import HotColumns
 from pystachio.operators.kernels.selection import slice_column, take
 from pystachio.operators.parquet_decode import FetchedExtents, RowGroupDecoder
 from pystachio.operators.parquet_dictionary import SharedDictionary
@@ -64,7 +66,7 @@ class RowReader:
     """What a scan does with the bytes of a unit. Positions are in the scan's `columns`.
 
     `dictionaries[position]`: the shared dictionary of a column that is read as codes. `bounds[position]`: the range of
-    an integer-like column in the whole table, by the footers.
+    an integer-like column in the whole table, by the footers. `hot` has the columns that need not be decoded again.
     """
 
     predicate: Expression | None
@@ -73,6 +75,7 @@ class RowReader:
     dictionaries: dict[int, SharedDictionary]
     bounds: tuple[Bounds | None, ...]
     batch_rows: int
+    hot: HotColumns | None = None
     metrics: OperatorMetrics | None = None
 
     @property
@@ -126,6 +129,10 @@ class UnitRows:
     alive: tuple[Piece, ...] = ()
     _opened: tuple[FetchedExtents, RowGroupDecoder] | None = None
 
+    def missing(self, positions: Sequence[int]) -> list[int]:
+        """Those that are not decoded yet."""
+        return [position for position in positions if position not in self.columns]
+
     def decode(self, positions: Sequence[int], source: FetchedExtents) -> None:
         """Add columns to those that are decoded; one thread per source at a time."""
         decoder = self._decoder(source)
@@ -133,7 +140,10 @@ class UnitRows:
         for position in positions:
             if position not in self.columns:
                 shared, bounds = self.reader.dictionaries.get(position), self.reader.bounds[position]
-                self.columns[position] = decoder.decode(self.unit.columns[position], shared, bounds=bounds)
+                started = time.thread_time()
+                column = self.columns[position] = decoder.decode(self.unit.columns[position], shared, bounds=bounds)
+                if self.reader.hot is not None:
+                    self.reader.hot.keep(self.unit, position, column, time.thread_time() - started)
         if self.reader.metrics is not None and decoder.through_pyarrow > before:
             self.reader.metrics.count("columns decoded by pyarrow", decoder.through_pyarrow - before)
 

@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TypeVar
 
-from pystachio.operators.batch import Batch
+from pystachio.operators.batch import Batch, column_nbytes
+from pystachio.operators.column import Column
 from pystachio.operators.operator import Output
 from pystachio.operators.parquet_decode import FetchedExtents
 from pystachio.operators.placement import to_device
@@ -37,9 +38,13 @@ _MOSTLY_DEAD = 0.5
 
 @dataclass(slots=True, eq=False)
 class _Fetch:
-    """A unit whose bytes are on their way. `split`: only the columns that decide; `spread`: over all workers."""
+    """A unit whose bytes are on their way. `split`: only the columns that decide; `spread`: over all workers.
+
+    `hot` columns are there already, by position, and are not read.
+    """
 
     unit: Unit
+    hot: dict[int, Column]
     split: bool
     spread: bool
     nbytes: int
@@ -80,13 +85,16 @@ class ScanRun:
     async def _read_ahead(self, group: asyncio.TaskGroup) -> None:
         everything = tuple(sorted({*self._reader.first, *self._reader.rest}))
         for index, unit in enumerate(self._units):
-            split = self._reads_twice()
-            nbytes = sum(extent.length for extent in unit.extents(everything))
+            hot = {} if self._reader.hot is None else self._reader.hot.find(unit, everything)
+            cold = [position for position in everything if position not in hot]
+            split = self._reads_twice() and any(position in cold for position in self._reader.rest)
+            nbytes = sum(extent.length for extent in unit.extents(cold))
             await self._window.enter(nbytes)
             reservation = await self._reserve(nbytes + unit.decoded_bytes(everything), Tier.HOST)
-            source = group.create_task(self._read(unit, self._reader.first if split else everything))
+            first = [position for position in self._reader.first if position in cold]
+            source = group.create_task(self._read(unit, first if split else cold))
             spread = self._spreads(index, unit)
-            self._ready.put_nowait(_Fetch(unit, split, spread, nbytes, reservation, source))
+            self._ready.put_nowait(_Fetch(unit, hot, split, spread, nbytes, reservation, source))
         for _ in range(self._takers):
             self._ready.put_nowait(None)
 
@@ -112,6 +120,8 @@ class ScanRun:
 
     async def _read(self, unit: Unit, positions: Sequence[int]) -> FetchedExtents:
         extents = [extent for extent in unit.extents(positions) if extent.length]
+        if not extents:
+            return FetchedExtents(unit.file.path, unit.file.size, ())
         buffers = await self._ctx.transfers.read(unit.file.path, extents)
         self._ctx.metrics.count("bytes read", sum(extent.length for extent in extents))
         views = [(extent.offset, buffer.view) for extent, buffer in zip(extents, buffers, strict=True)]
@@ -122,7 +132,7 @@ class ScanRun:
             with self._ctx.metrics.waiting(WaitReason.IO, fetch.unit.file.path, fetch.nbytes):
                 source = await fetch.source
             self._window.leave(fetch.nbytes)
-            rows = UnitRows(self._reader, fetch.unit)
+            rows = UnitRows(self._reader, fetch.unit, fetch.hot)
             if fetch.spread:
                 await self._spread(rows, source, fetch.split)
             elif fetch.split:
@@ -130,10 +140,12 @@ class ScanRun:
                 if rows.alive:
                     await self._put_out(rows, partial(rows.put_out, await self._read_rest(rows)))
                 else:
-                    spared = sum(extent.length for extent in fetch.unit.extents(self._reader.rest))
+                    spared = sum(extent.length for extent in fetch.unit.extents(rows.missing(self._reader.rest)))
                     self._ctx.metrics.count("bytes not read", spared)
             else:
                 await self._put_out(rows, partial(rows.select_and_put_out, source))
+            if fetch.hot:
+                self._ctx.metrics.count("bytes from memory", sum(map(column_nbytes, fetch.hot.values())))
             self._finished += 1
             self._dead += not rows.alive
             self._release(fetch.reservation)
@@ -150,7 +162,7 @@ class ScanRun:
 
     async def _read_rest(self, rows: UnitRows) -> FetchedExtents:
         with self._ctx.metrics.waiting(WaitReason.IO, rows.unit.file.path):
-            return await self._read(rows.unit, self._reader.rest)
+            return await self._read(rows.unit, rows.missing(self._reader.rest))
 
     async def _spread(self, rows: UnitRows, source: FetchedExtents, split: bool) -> None:
         reader, run = self._reader, self._ctx.stream.run
@@ -163,6 +175,7 @@ class ScanRun:
 
     async def _decode_together(self, rows: UnitRows, positions: Sequence[int], source: FetchedExtents) -> None:
         """Each column in a job of its own."""
+        positions = rows.missing(positions)
         parts = [UnitRows(self._reader, rows.unit) for _ in positions]
         await _all(
             [

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Any
 
 from pystachio.runtime.clock import Clock
+from pystachio.runtime.hot_cache import HotCache
 from pystachio.runtime.memory import OperatorMemory
 from pystachio.runtime.metrics import OperatorMetrics
 from pystachio.runtime.settings import ExecutionSettings
@@ -40,3 +42,5 @@ class Context:
     settings: ExecutionSettings
     metrics: OperatorMetrics
     slots: Mapping[tuple[str, int], Slot[object]]
+    hot: HotCache[Any] = field(default_factory=lambda: HotCache(0))
+    """What the node's plans keep for each other while nobody needs the memory."""

@@ -83,6 +83,7 @@ class PlanScope:
             settings=self.settings,
             metrics=metrics,
             slots=self.slots,
+            hot=self._memory.hot,
         )
 
     def channel(self, name: str, *, producer: str | None = None, for_client: bool = False) -> Channel[T]:

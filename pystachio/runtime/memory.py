@@ -8,9 +8,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from types import TracebackType
+from typing import Any
 
 from pystachio.errors import ResourceExhausted
 from pystachio.runtime.clock import Clock
+from pystachio.runtime.hot_cache import HotCache
 from pystachio.runtime.memory_pool import Account, MemoryPool, Request
 from pystachio.runtime.metrics import OperatorMetrics
 from pystachio.runtime.plan_entry import PlanEntry
@@ -150,11 +152,17 @@ class Memory:
         clock: Clock,
         working: Tier = Tier.HOST,
         tracing: Tracing | None = None,
+        hot_bytes: int = 0,
     ) -> None:
-        """Inside the running loop whose coroutines will wait. Operators compute in the tier `working`."""
+        """Inside the running loop whose coroutines will wait. Operators compute in the tier `working`.
+
+        `hot_bytes` of the host's budget may be used for what is `hot`, as far as nobody reserves them.
+        """
         loop = asyncio.get_running_loop()
         record = tracing.memory if tracing is not None and tracing.enabled else None
         self._tiers = {tier: _TierMemory(tier, budgets.get(tier, 0), clock, loop, record) for tier in Tier}
+        self.hot: HotCache[Any] = HotCache(hot_bytes, self._tiers[Tier.HOST].free)
+        self._tiers[Tier.HOST].hot = self.hot
         self._working = working
 
     def operator(self, plan: PlanEntry, operator: str, metrics: OperatorMetrics) -> OperatorMemory:
@@ -202,6 +210,8 @@ class _TierMemory:
         record: Callable[[MemoryRecord], None] | None,
     ) -> None:
         self.pool = MemoryPool(budget)
+        self.hot: HotCache[Any] | None = None
+        """Uses what is free, and gives it back when it is reserved."""
         self._tier = tier
         self._record = record
         self._clock = clock
@@ -215,6 +225,10 @@ class _TierMemory:
     def account(self, plan: PlanEntry, operator: str) -> Account:
         with self._lock:
             return self.pool.account(plan, operator)
+
+    def free(self) -> int:
+        """Bytes that nobody has reserved."""
+        return self.pool.budget - self.pool.used
 
     async def reserve(
         self, account: Account, nbytes: int, transient: bool, net_delta: int, metrics: OperatorMetrics
@@ -234,6 +248,7 @@ class _TierMemory:
             if not (may_pass or force):
                 return False
             self.pool.take(account, nbytes, transient=transient)
+        self._take_from_hot()
         account.plan.progress += 1
         metrics.record_memory(account.held)
         self._trace(account)
@@ -250,6 +265,10 @@ class _TierMemory:
                 self.grant()
             else:
                 self._loop.call_soon_threadsafe(self.grant)
+
+    def _take_from_hot(self) -> None:
+        if self.hot is not None:
+            self.hot.shrink_to(max(0, self.free()))
 
     def forget(self, plan: PlanEntry) -> int:
         with self._lock:
@@ -269,6 +288,8 @@ class _TierMemory:
     def grant(self) -> None:
         with self._lock:
             granted = self.pool.grant(self._clock.now()) if self.pool.waiting else ()
+        if granted:
+            self._take_from_hot()
         for request in granted:
             self._wake(request)
         self.watch_for_stall()
@@ -360,6 +381,7 @@ class _TierMemory:
         with self._lock:
             granted = self.pool.grant_one()
         if granted is not None:
+            self._take_from_hot()
             self._wake(granted)
         return granted is not None
 

@@ -96,11 +96,14 @@ class Node:
         memory: Mapping[Tier, int],
         device: torch.device,
         clock: Clock | None = None,
+        hot_bytes: int = 0,
     ) -> None:
-        """`memory` is bytes by tier; `settings.workers` the number of worker threads."""
+        """`memory` is bytes by tier, of which `hot_bytes` of the host's may hold what plans keep for each other;
+        `settings.workers` the number of worker threads."""
         self._transfers = transfers
         self._settings = settings
         self._budgets = dict(memory)
+        self._hot_bytes = hot_bytes
         self._device = device
         self._clock = clock if clock is not None else SystemClock()
         self.tracing = Tracing(enabled=settings.tracing)
@@ -119,7 +122,7 @@ class Node:
             self._streams = self._open_streams()
             resources.push_async_callback(self._streams.close)
             working = Tier.DEVICE if self._device.type == "cuda" else Tier.HOST
-            self._memory = Memory(self._budgets, self._clock, working, self.tracing)
+            self._memory = Memory(self._budgets, self._clock, working, self.tracing, self._hot_bytes)
             await self._transfers.start()
             resources.push_async_callback(self._transfers.stop)
             self._children = await resources.enter_async_context(Children(self._decide))
