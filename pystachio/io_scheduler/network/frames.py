@@ -15,7 +15,8 @@ from typing import Any, NamedTuple
 
 from pystachio.errors import DataError
 
-PROTOCOL_VERSION = 1
+PROTOCOL_VERSION = 2
+"""2: a grant says how much its receiver still waits for."""
 FRAME_BYTES = 16 << 10
 """The longest body of a frame."""
 NAME_BYTES = 255
@@ -104,12 +105,16 @@ class Offer(NamedTuple):
 
 
 class Grant(NamedTuple):
-    """The receiver has room for this part of the message, which is awaited under the number `grant`."""
+    """The receiver has room for this part of the message, which is awaited under the number `grant`.
+
+    `backlog` is how much of the plan it still waits for, this part included, in whole chunks (`backlog`).
+    """
 
     message: int
     grant: int
     offset: int
     length: int
+    backlog: int
 
 
 class Data(NamedTuple):
@@ -193,7 +198,7 @@ _LAYOUTS = (
     _Layout(6, Heartbeat, Struct("!")),
     _Layout(7, DataAddress, Struct("!"), ((bytes, FRAME_BYTES - 2),)),
     _Layout(8, Offer, Struct("!QQQ"), (_NAME, _NAME)),
-    _Layout(9, Grant, Struct("!QQQI")),
+    _Layout(9, Grant, Struct("!QQQII")),
     _Layout(10, Data, Struct("!IB?QQQQ")),
     _Layout(11, Received, Struct("!Q")),
     _Layout(12, Refuse, Struct("!QB"), (_REASON,)),

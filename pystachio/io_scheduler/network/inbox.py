@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from itertools import count
 
 from pystachio.errors import (
@@ -18,6 +19,7 @@ from pystachio.errors import (
 )
 from pystachio.io_scheduler.core.request import CreditPool, Extent
 from pystachio.io_scheduler.devices import Buffer
+from pystachio.io_scheduler.network.backlog import Backlog
 from pystachio.io_scheduler.network.data_path import DataPath
 from pystachio.io_scheduler.network.frames import Frame, Offer, Received, Refuse, Withdraw
 from pystachio.io_scheduler.network.limits import NetworkLimits
@@ -41,6 +43,7 @@ class Inbox:
         service: TransferService,
         ingress: NetworkLink,
         data_path: DataPath,
+        backlog: Backlog,
         limits: NetworkLimits,
         timers: Timers,
         rank: Callable[[], int],
@@ -51,6 +54,7 @@ class Inbox:
         self._service = service
         self._ingress = ingress
         self._data_path = data_path
+        self._backlog = backlog
         self._limits = limits
         self._timers = timers
         self._rank = rank
@@ -200,6 +204,7 @@ class Inbox:
             number,
             data_path=self._data_path,
             next_grant=self._grants.__next__,
+            count_grant=partial(self._backlog.grant, key.plan_id),
             send_grant=self._send_frame,
             refuse=self._refuse,
         )
@@ -209,10 +214,12 @@ class Inbox:
         device.forget(message.path)
         message.submission = submission
         self._messages[number] = message
+        self._backlog.add(key.plan_id, request.extent.length)
         try:
             await self._finish(message, submission)
         finally:
             del self._messages[number]
+            self._backlog.drop(key.plan_id, request.extent.length - message.granted)
         return submission
 
     async def _finish(self, message: IncomingMessage, submission: Submission) -> None:

@@ -6,16 +6,19 @@ from dataclasses import dataclass
 
 from pystachio.io_scheduler.core.request import LinkLimits
 
+EGRESS_CHUNKS = 2
+"""They keep a sending port busy; every further chunk inside would go before whatever is urgent, or waited for most."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NetworkLimits:
     """A grant is for `chunk_bytes` or less, or a quarter more; both ends of a connection must use the same.
 
-    A node may have `peer_bytes` under way to or from one peer. A message that makes no progress for `wait_seconds` (its
-    receiver does not ask for it, its sender does not offer it) ends with ResourceExhausted. A granted chunk may take
-    `chunk_seconds`, and must have ended `give_up_seconds` after nobody wanted it any more, or the peer is lost. So is
-    one whose loop has not turned for `dead_seconds`; after `suspect_seconds` it is suspect. A peer may have `offers`
-    messages offered that nobody has asked for, of up to `message_bytes` each.
+    A node may have `window_bytes` under way to it, `peer_bytes` of them from one peer. A message that makes no progress
+    for `wait_seconds` (its receiver does not ask for it, its sender does not offer it) ends with ResourceExhausted. A
+    granted chunk may take `chunk_seconds`, and must have ended `give_up_seconds` after nobody wanted it any more, or
+    the peer is lost. So is one whose loop has not turned for `dead_seconds`; after `suspect_seconds` it is suspect. A
+    peer may have `offers` messages offered that nobody has asked for, of up to `message_bytes` each.
     """
 
     chunk_bytes: int = 1 << 20
@@ -52,15 +55,16 @@ class NetworkLimits:
     def egress(self) -> LinkLimits:
         """What a grant asks for is never cut again: it is answered by one piece of data.
 
-        The window is fixed: what a chunk takes here is how soon its receiver reads, and one that does not must leave
-        room for the others. How much is on its way at all is up to the receivers' windows.
+        The window is fixed: what a chunk takes here is how soon its receiver reads. Each peer has one chunk of it: one
+        that does not read, or claims a longer backlog than it has, leaves the rest to others. How much is on its way at
+        all is up to the receivers' windows.
         """
         return LinkLimits(
             chunk_bytes=self.grant_bytes,
             smallest_chunk_bytes=self.grant_bytes,
-            window_bytes=self.window_bytes,
+            window_bytes=EGRESS_CHUNKS * self.chunk_bytes,
             calibrated=False,
-            peer_bytes=self.peer_bytes,
+            peer_bytes=self.grant_bytes,
             urgent_bytes=self.chunk_bytes,
             timeout_seconds=self.chunk_seconds,
             attempts=1,

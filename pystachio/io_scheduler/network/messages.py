@@ -82,7 +82,8 @@ class Offered:
 class IncomingMessage:
     """Grants the chunks that the receiver's scheduler starts.
 
-    `error` is why nothing more can come, `is_refused` says that the sender knows that nothing more is wanted.
+    `error` is why nothing more can come, `is_refused` says that the sender knows that nothing more is wanted. `granted`
+    bytes of it were asked for.
     """
 
     def __init__(
@@ -92,16 +93,20 @@ class IncomingMessage:
         *,
         data_path: DataPath,
         next_grant: Callable[[], int],
+        count_grant: Callable[[int], int],
         send_grant: Callable[[Grant], None],
         refuse: Callable[[IncomingMessage, PystachioError], None],
     ) -> None:
+        """`count_grant` is told how many bytes are asked for, and returns the backlog that the grant says."""
         self.path = path
         self.number = number
         self.error: PystachioError | None = None
         self.is_refused = False
+        self.granted = 0
         self.submission: Submission | None = None
         self._data_path = data_path
         self._next_grant = next_grant
+        self._count_grant = count_grant
         self._send_grant = send_grant
         self._refuse = refuse
         self._grants: dict[int, int] = {}
@@ -115,7 +120,9 @@ class IncomingMessage:
         # Expected first: what answers the grant may come at once.
         self._data_path.expect(grant, request.buffer, partial(self._end, request, ended))
         if id(request) in self._grants:
-            self._send_grant(Grant(self.number, grant, request.offset, len(request.buffer)))
+            length = len(request.buffer)
+            self.granted += length
+            self._send_grant(Grant(self.number, grant, request.offset, length, self._count_grant(length)))
 
     def abandon(self, request: ChunkRequest) -> None:
         """A chunk is given up only with all of its message."""
@@ -168,8 +175,11 @@ class OutgoingMessage:
 class GrantedPart:
     """What one grant asks for, as a file of the sender's egress link."""
 
-    def __init__(self, path: str, grant: int, data_path: DataPath) -> None:
+    def __init__(self, path: str, grant: int, data_path: DataPath, granted_at: float) -> None:
         self.path = path
+        self.granted_at = granted_at
+        self.is_overdue = False
+        """Whether it has waited so long that it goes before the longest backlog."""
         self.is_answered = False
         """Whether the grant's bytes are sent, or on their way; else somebody must say that they never will be."""
         self._grant = grant

@@ -13,6 +13,7 @@ from pystachio.io_scheduler.client import as_bytes
 from pystachio.io_scheduler.core.request import CreditPool, Direction, Link
 from pystachio.io_scheduler.devices import Buffer, Device
 from pystachio.io_scheduler.devices.ucx import UcxWorker
+from pystachio.io_scheduler.network.backlog import Backlog
 from pystachio.io_scheduler.network.frames import INSTANCE_BYTES, Carrier
 from pystachio.io_scheduler.network.handshake import Identity
 from pystachio.io_scheduler.network.limits import NetworkLimits
@@ -66,6 +67,7 @@ class Network:
         self._carrier = transport.carrier
         self._instance = os.urandom(INSTANCE_BYTES)
         self._limits = limits if limits is not None else NetworkLimits()
+        self._backlog = Backlog(self._limits.chunk_bytes)
         self._on_joined = joined
         self._on_lost = lost
         self._ucx_options = ucx_options
@@ -207,6 +209,7 @@ class Network:
             service=self._service,
             ingress=self._ingress,
             egress=self._egress,
+            backlog=self._backlog,
             limits=self._limits,
             timers=self._timers,
             rank=self._rank,

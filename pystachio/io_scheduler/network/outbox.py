@@ -9,8 +9,10 @@ from functools import partial
 from itertools import count
 
 from pystachio.errors import Cancelled, InternalError, InvalidRequest, NodeLost, PystachioError, ResourceExhausted
+from pystachio.io_scheduler.core.policy import AGEING_SECONDS
 from pystachio.io_scheduler.core.request import Extent
 from pystachio.io_scheduler.devices import Buffer
+from pystachio.io_scheduler.network.backlog import BACKLOGS, egress_criticality
 from pystachio.io_scheduler.network.data_path import DataPath
 from pystachio.io_scheduler.network.frames import Frame, Grant, Offer, Received, Refuse, Withdraw
 from pystachio.io_scheduler.network.limits import NetworkLimits
@@ -84,6 +86,8 @@ class Outbox:
             raise NodeLost("a node asked for more than it was offered", node=self._peer)
         if grant.grant in message.moving:
             raise NodeLost("a node asked twice under one number", node=self._peer)
+        if grant.backlog >= BACKLOGS:
+            raise NodeLost(f"a node claims to wait for more than there can be: {grant.backlog:,}", node=self._peer)
         message.granted += length
         message.progress_at = self._timers.time()
         self._submit(message, grant, message.buffer[grant.offset : end])
@@ -103,9 +107,10 @@ class Outbox:
             self._give_up(message, error_of(refuse.code, refuse.reason, self._peer), tell=False)
 
     def check(self, now: float) -> None:
-        """Messages that the receiver does not ask for do not wait for ever."""
+        """Messages that the receiver does not ask for do not wait for ever, nor do grants behind longer backlogs."""
         seconds = self._limits.wait_seconds
         for message in tuple(self._messages.values()):
+            self._hasten(message, now)
             if not message.moving and now - message.progress_at > seconds:
                 error = ResourceExhausted(
                     f"a message was not asked for within {seconds:g} seconds by {self._peer}",
@@ -124,16 +129,26 @@ class Outbox:
             self._give_up(message, copy_of(error), tell=False)
 
     def _submit(self, message: OutgoingMessage, grant: Grant, buffer: Buffer) -> None:
-        part = GrantedPart(f"{self._prefix}.{grant.grant}", grant.grant, self._data_path)
+        path = f"{self._prefix}.{grant.grant}"
+        part = GrantedPart(path, grant.grant, self._data_path, self._timers.time())
         link, device = self._egress
         extent = Extent(grant.offset, grant.length)
         request = Request(extent, buffer, grant.length, grant.length, peer=self._peer, rank=self._rank())
         device.announce(part)
         plan_id, operator, _ = message.key
-        submission = self._service.submit(plan_id, part.path, link, (request,), message.criticality, operator)
+        criticality = egress_criticality(message.criticality, grant.backlog)
+        submission = self._service.submit(plan_id, part.path, link, (request,), criticality, operator)
         device.forget(part.path)
         message.moving[grant.grant] = (part, submission)
         submission.ended.add_done_callback(partial(self._end_part, message, grant.grant))
+
+    def _hasten(self, message: OutgoingMessage, now: float) -> None:
+        """A backlog is its receiver's claim: what has waited for long counts as the longest, whoever claims what."""
+        for part, submission in message.moving.values():
+            if not (part.is_answered or part.is_overdue) and now - part.granted_at > AGEING_SECONDS:
+                part.is_overdue = True
+                longest = egress_criticality(message.criticality, BACKLOGS - 1)
+                self._service.boost(submission, message.key.plan_id, longest)
 
     def _end_part(self, message: OutgoingMessage, grant: int, ended: asyncio.Future[None]) -> None:
         part, _ = message.moving.pop(grant)

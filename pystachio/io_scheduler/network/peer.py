@@ -15,6 +15,7 @@ from functools import partial
 from pystachio.errors import NodeLost, PystachioError
 from pystachio.io_scheduler.core.request import CreditPool
 from pystachio.io_scheduler.devices import Buffer
+from pystachio.io_scheduler.network.backlog import Backlog
 from pystachio.io_scheduler.network.data_path import DataPath
 from pystachio.io_scheduler.network.frame_connection import FrameConnection
 from pystachio.io_scheduler.network.frames import (
@@ -61,13 +62,17 @@ class Peer:
         service: TransferService,
         ingress: NetworkLink,
         egress: NetworkLink,
+        backlog: Backlog,
         limits: NetworkLimits,
         timers: Timers,
         rank: Callable[[str], int],
         lost: Callable[[Peer, PystachioError], None],
         make_path: Callable[[Callable[[PystachioError], None]], DataPath],
     ) -> None:
-        """`make_path` is given what to call when the path breaks. Raises NodeLost when it cannot be made."""
+        """`make_path` is given what to call when the path breaks; `backlog` is the node's, of all its peers.
+
+        Raises NodeLost when the path cannot be made.
+        """
         self.name = established.node
         self.instance = established.instance
         self.is_initiator = is_initiator
@@ -101,6 +106,7 @@ class Peer:
             service=service,
             ingress=ingress,
             data_path=self._path,
+            backlog=backlog,
             limits=limits,
             timers=timers,
             rank=partial(rank, self.name),

@@ -15,6 +15,7 @@ from typing import Any
 from pystachio.errors import Cancelled, PystachioError
 from pystachio.io_scheduler.core.events import TransfersCancelled
 from pystachio.io_scheduler.core.request import CreditPool, Extent, PriorityClass, Transfer
+from pystachio.io_scheduler.network.backlog import backlog_chunks, egress_criticality
 from pystachio.io_scheduler.simulation.hardware import EGRESS, INGRESS, Network
 from pystachio.io_scheduler.simulation.meter import LinkMeter
 from pystachio.io_scheduler.simulation.node import SimulatedNode
@@ -22,9 +23,6 @@ from pystachio.io_scheduler.simulation.switch import Port, Switch
 from pystachio.io_scheduler.simulation.trace import Trace
 from pystachio.io_scheduler.simulation.transfer import SimulatedTransfer
 from pystachio.io_scheduler.simulation.virtual_time import Kind, VirtualTime
-
-_BACKLOGS = 1 << 20
-"""Backlogs, in chunks, that are told apart within one criticality."""
 
 
 class Message:
@@ -170,7 +168,7 @@ class SimulatedNetwork:
         backlog = self._backlog[message.receiver, message.plan_id]
         self._backlog[message.receiver, message.plan_id] = backlog - chunk.length
         message.granted += chunk.length
-        criticality = message.criticality * _BACKLOGS + min(backlog // self._spec.chunk_bytes, _BACKLOGS - 1)
+        criticality = egress_criticality(message.criticality, backlog_chunks(backlog, self._spec.chunk_bytes))
         grant = Grant(message, inbound, chunk, criticality)
         self._granted[inbound.transfer.transfer_id, chunk.offset] = grant
         self._count_control(message.receiver)

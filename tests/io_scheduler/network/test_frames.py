@@ -62,7 +62,7 @@ FRAMES: st.SearchStrategy[Any] = st.one_of(
     st.just(Heartbeat()),
     st.builds(DataAddress, st.binary(max_size=1000)),
     st.builds(Offer, _LONG, _LONG, _LONG, _NAMES, _NAMES),
-    st.builds(Grant, _LONG, _LONG, _LONG, _number(32)),
+    st.builds(Grant, _LONG, _LONG, _LONG, _number(32), _number(32)),
     _DATA,
     st.builds(Received, _LONG),
     st.builds(Refuse, _LONG, _SHORT, _REASONS),
@@ -145,6 +145,22 @@ def test_long_names_are_refused_and_long_reasons_are_cut() -> None:
         encode(Received(1 << 64))
     (goodbye,) = FrameReader().feed(encode(Goodbye("ü" * REASON_BYTES)))
     assert goodbye == Goodbye("ü" * (REASON_BYTES // 2))
+
+
+def test_a_grant_on_the_wire() -> None:
+    words = (1).to_bytes(8) + (2).to_bytes(8) + (3).to_bytes(8) + (4).to_bytes(4) + (5).to_bytes(4)
+    assert encode(Grant(1, 2, 3, 4, 5)) == len(words).to_bytes(4) + b"\x09" + words
+
+
+@pytest.mark.parametrize("backlog", [-1, 1 << 32, 1 << 64, 1.5, "many", None])
+def test_a_backlog_that_is_no_number_of_chunks_is_no_frame(backlog: Any) -> None:
+    with pytest.raises(DataError, match="fit"):
+        encode(Grant(1, 2, 3, 4, backlog))
+
+
+def test_a_grant_of_the_first_protocol_is_none() -> None:
+    with pytest.raises(DataError, match="Grant"):
+        list(FrameReader().feed((28).to_bytes(4) + b"\x09" + bytes(28)))
 
 
 @given(_DATA)

@@ -7,7 +7,16 @@ from dataclasses import replace
 import pytest
 
 from pystachio.errors import InvalidRequest, NodeLost, PystachioError, Unauthorized
-from pystachio.io_scheduler.network.frames import Carrier, Heartbeat, Hello, Proof, Refusal, Role, Welcome
+from pystachio.io_scheduler.network.frames import (
+    PROTOCOL_VERSION,
+    Carrier,
+    Heartbeat,
+    Hello,
+    Proof,
+    Refusal,
+    Role,
+    Welcome,
+)
 from pystachio.io_scheduler.network.handshake import Established, Identity, Initiator, Listener
 
 A = Identity(node="a", instance=b"a" * 16, epoch=3, carrier=Carrier.TCP, secret=b"sixteen bytes or more")
@@ -108,11 +117,12 @@ def test_other_frames_and_refusals_end_it() -> None:
         initiator().proof(Refusal(2, "no room"))
 
 
-def test_another_protocol_is_refused() -> None:
+@pytest.mark.parametrize("version", [0, 1, PROTOCOL_VERSION + 1])
+def test_another_protocol_is_refused(version: int) -> None:
     hello = initiator().hello()
     assert isinstance(hello, Hello)
     with pytest.raises(InvalidRequest, match="protocols"):
-        listener().challenge(hello._replace(version=2))
+        listener().challenge(hello._replace(version=version))
 
 
 def test_a_short_secret_is_refused() -> None:

@@ -3,21 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-import os
-from collections.abc import AsyncIterator, Awaitable
-from contextlib import asynccontextmanager, suppress
-from typing import Any
+from collections.abc import Awaitable
 
 import pytest
-from xxhash import xxh3_64_intdigest
 
 from pystachio.errors import DataError, InvalidRequest, NodeLost, ResourceExhausted
+from pystachio.io_scheduler.network.backlog import BACKLOGS
 from pystachio.io_scheduler.network.frames import (
-    Carrier,
     Data,
     DataAddress,
     Frame,
-    FrameReader,
     Goodbye,
     Grant,
     Heartbeat,
@@ -28,134 +23,11 @@ from pystachio.io_scheduler.network.frames import (
     Role,
     Withdraw,
     encode,
-    encode_data,
 )
-from pystachio.io_scheduler.network.handshake import Established, Identity, Initiator
-from pystachio.io_scheduler.network.messages import MessageKey
-from pystachio.io_scheduler.network.network import Network
-from pystachio.io_scheduler.network.reception import Address
-from pystachio.io_scheduler.network.transports import TransportChoice
-from tests.io_scheduler.network.two_nodes import SECRET, first_node, running_service
+from pystachio.io_scheduler.network.handshake import Initiator
+from tests.io_scheduler.network.insiders import KEY, identity, insider, introduced, stranger, victim
 
 pytestmark = pytest.mark.timeout(30)
-
-KEY = MessageKey("normal", "exchange", 0)
-
-
-class Stranger:
-    """A connection whose frames are what the test says."""
-
-    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self.reader = reader
-        self.writer = writer
-        self._frames = FrameReader()
-        self._arrived: list[Frame] = []
-
-    def say(self, *frames: Frame) -> None:
-        self.writer.write(b"".join(map(encode, frames)))
-
-    async def hear(self, kind: type[Any]) -> Any:
-        """The next frame of this kind; others are dropped. EOFError when there will be none."""
-        while True:
-            while self._arrived:
-                frame = self._arrived.pop(0)
-                if isinstance(frame, kind):
-                    return frame
-            received = await self.reader.read(1 << 16)
-            if not received:
-                raise EOFError
-            self._arrived += self._frames.feed(received)
-
-    async def is_sent_away(self) -> bool:
-        with suppress(ConnectionError):
-            await self.reader.read()
-        return True
-
-    def leave(self) -> None:
-        self.writer.transport.abort()
-
-
-async def stranger(address: Address) -> Stranger:
-    return Stranger(*await asyncio.open_connection(*address))
-
-
-def identity(name: str = "second") -> Identity:
-    return Identity(node=name, instance=os.urandom(16), epoch=1, carrier=Carrier.TCP, secret=SECRET.encode())
-
-
-async def introduced(address: Address, who: Identity, role: Role, session: int = 0) -> tuple[Stranger, Established]:
-    connection = await stranger(address)
-    initiator = Initiator(who, peer="first", role=role, session=session, nonce=os.urandom(32))
-    connection.say(initiator.hello())
-    connection.say(initiator.proof(await connection.hear(object)))
-    return connection, initiator.established(await connection.hear(object))
-
-
-class Insider:
-    """A node that has proved itself, with both connections, and does as the test says."""
-
-    def __init__(self, control: Stranger, data: Stranger, established: Established) -> None:
-        self.control = control
-        self.data = data
-        self.session = established.session
-
-    def header(self, content: bytes, grant: int, **changes: Any) -> bytes:
-        data = Data(len(content), 0, True, grant, self.session, 1, xxh3_64_intdigest(content))
-        return encode_data(data._replace(**changes))
-
-    def answer(self, content: bytes, grant: int, **changes: Any) -> None:
-        self.data.writer.write(self.header(content, grant, **changes) + content)
-
-    async def beat(self) -> None:
-        while True:
-            self.control.say(Heartbeat())
-            await asyncio.sleep(0.05)
-
-
-@asynccontextmanager
-async def victim(**limits: Any) -> AsyncIterator[tuple[Network, Address]]:
-    """A node that listens; whatever was done to it, it still talks to an honest one at the end."""
-    joined = asyncio.Event()
-
-    def note(name: str) -> None:
-        if name == "third":
-            joined.set()
-
-    async with running_service() as service, first_node(service, "TCP", joined=note, **limits) as network:
-        address = await network.listen()
-        yield network, address
-        async with running_service() as other_service:
-            honest = Network(
-                node="third",
-                service=other_service,
-                secret=SECRET.encode(),
-                transport=TransportChoice(Carrier.TCP, "asked for"),
-                epoch=1,
-            )
-            async with honest:
-                await honest.connect("first", *address)
-                sending = asyncio.create_task(honest.send("first", KEY, memoryview(b"still there?")))
-                await asyncio.wait_for(joined.wait(), 5)
-                assert bytes(await network.receive("third", KEY)) == b"still there?"  # type: ignore[arg-type]
-                await sending
-
-
-@asynccontextmanager
-async def insider(**limits: Any) -> AsyncIterator[tuple[Network, Insider]]:
-    limits = {"heartbeat_seconds": 0.1, "suspect_seconds": 0.5, "dead_seconds": 2.0, **limits}
-    async with victim(**limits) as (network, address):
-        who = identity()
-        control, established = await introduced(address, who, Role.CONTROL)
-        data, _ = await introduced(address, who, Role.DATA, established.session)
-        evil = Insider(control, data, established)
-        beat = asyncio.create_task(evil.beat())
-        await control.hear(Heartbeat)
-        try:
-            yield network, evil
-        finally:
-            beat.cancel()
-            control.leave()
-            data.leave()
 
 
 async def ends_with(waiting: Awaitable[object], error: type[Exception], words: str | None = None) -> None:
@@ -233,10 +105,12 @@ async def test_a_node_without_its_data_connection_is_no_peer() -> None:
 @pytest.mark.parametrize(
     "frame",
     [
-        Grant(1, 1, 0, 101),
-        Grant(1, 1, 50, 51),
-        Grant(1, 1, 1 << 63, 1),
-        Grant(1, 1, 0, 0),
+        Grant(1, 1, 0, 101, 0),
+        Grant(1, 1, 50, 51, 0),
+        Grant(1, 1, 1 << 63, 1, 0),
+        Grant(1, 1, 0, 0, 0),
+        Grant(1, 1, 0, 100, BACKLOGS),
+        Grant(1, 1, 0, 100, (1 << 32) - 1),
         Received(1),
         Proof(bytes(32)),
         DataAddress(b"elsewhere"),
@@ -254,17 +128,25 @@ async def test_who_breaks_the_protocol_is_lost(frame: Frame) -> None:
         assert network.peers == ()
 
 
+async def test_who_claims_to_wait_for_the_whole_world_is_told_so() -> None:
+    async with insider() as (network, evil):
+        sending = asyncio.create_task(network.send("second", KEY, memoryview(bytes(100))))
+        offer = await evil.control.hear(Offer)
+        evil.control.say(Grant(offer.message, 1, 0, 50, BACKLOGS - 1), Grant(offer.message, 2, 50, 50, BACKLOGS))
+        await ends_with(sending, NodeLost, "more than there can be")
+
+
 async def test_asking_twice_for_the_same_bytes_gives_no_more_than_there_are() -> None:
     async with insider() as (network, evil):
         sending = asyncio.create_task(network.send("second", KEY, memoryview(bytes(100))))
         await evil.control.hear(Offer)
-        evil.control.say(Grant(1, 1, 0, 60), Grant(1, 2, 0, 60))
+        evil.control.say(Grant(1, 1, 0, 60, 0), Grant(1, 2, 0, 60, 0))
         await ends_with(sending, NodeLost, "more than it was offered")
 
 
 async def test_grants_of_unknown_messages_are_answered_with_nothing() -> None:
     async with insider() as (network, evil):
-        evil.control.say(Grant(99, 7, 0, 1 << 30), Received(99), Refuse(99, 1, ""), Withdraw(99, 1, ""))
+        evil.control.say(Grant(99, 7, 0, 1 << 30, 0), Received(99), Refuse(99, 1, ""), Withdraw(99, 1, ""))
         header = await evil.data.reader.readexactly(len(evil.header(b"", 0)))
         assert header == evil.header(b"", 7, code=1, is_checked=False, checksum=0)
         assert network.peers == ("second",)
@@ -355,7 +237,7 @@ async def test_a_receiver_that_grants_and_does_not_read() -> None:
         sending = asyncio.create_task(network.send("second", KEY, buffer))
         offer = await evil.control.hear(Offer)
         for number in range(64):
-            evil.control.say(Grant(offer.message, number + 1, number << 20, 1 << 20))
+            evil.control.say(Grant(offer.message, number + 1, number << 20, 1 << 20, 0))
         with pytest.raises((NodeLost, ResourceExhausted)):
             await sending
 
