@@ -30,6 +30,10 @@ from pystachio.io_scheduler.submission import Request, Submission
 
 CLOSED_PLANS = 4096
 """Plans that ended here whose messages are still refused, should they be offered late."""
+GIVEN_UP = 4096
+"""Messages, of one peer, that were given up here before they were offered, and are refused when they are."""
+
+_GIVEN_UP_REASON = "the receiver gave the message up"
 
 
 class Inbox:
@@ -66,6 +70,7 @@ class Inbox:
         self._awaited: dict[MessageKey, tuple[asyncio.Future[None], float]] = {}
         self._messages: dict[int, IncomingMessage] = {}
         self._closed_plans: dict[str, None] = {}
+        self._given_up: dict[MessageKey, None] = {}
         self._error: PystachioError | None = None
 
     @property
@@ -84,7 +89,11 @@ class Inbox:
         self, key: MessageKey, into: Buffer | None, criticality: int, credit: CreditPool | None
     ) -> Buffer:
         """The message, in `into` or in memory of the service's pool, taken when its bytes are about to move."""
-        offer = await self._await_offer(key)
+        try:
+            offer = await self._await_offer(key)
+        except asyncio.CancelledError:
+            self._forgo(key)
+            raise
         del self._offers[key], self._keys[offer.message]
         length = offer.length
         if into is not None and len(into) != length:
@@ -145,12 +154,10 @@ class Inbox:
         self._closed_plans[plan_id] = None
         if len(self._closed_plans) > CLOSED_PLANS:
             del self._closed_plans[next(iter(self._closed_plans))]
+        self._given_up = {key: None for key in self._given_up if key.plan_id != plan_id}
         for key, held in tuple(self._offers.items()):
             if key.plan_id == plan_id and key not in self._awaited:
-                del self._offers[key], self._keys[held.offer.message]
-                if held.error is None:
-                    refusal = Cancelled("the plan is closed")
-                    self._send_frame(Refuse(held.offer.message, code_of(refusal), refusal.message))
+                self._decline(key, held, Cancelled("the plan is closed"))
         for key, (future, _) in tuple(self._awaited.items()):
             if key.plan_id == plan_id and not future.done():
                 future.set_exception(Cancelled("the plan is closed", plan_id=plan_id))
@@ -167,6 +174,7 @@ class Inbox:
             self._give_up(message, copy_of(error))
 
     async def _await_offer(self, key: MessageKey) -> Offer:
+        self._given_up.pop(key, None)
         if key not in self._offers:
             if self._error is not None:
                 raise copy_of(self._error)
@@ -188,9 +196,28 @@ class Inbox:
             raise held.error
         return held.offer
 
+    def _forgo(self, key: MessageKey) -> None:
+        """Whoever awaited the message has left. Its sender need not wait, nor its offer be kept."""
+        held = self._offers.get(key)
+        if held is not None:
+            self._decline(key, held, Cancelled(_GIVEN_UP_REASON))
+        elif key.plan_id not in self._closed_plans:
+            self._given_up[key] = None
+            if len(self._given_up) > GIVEN_UP:
+                del self._given_up[next(iter(self._given_up))]
+
+    def _decline(self, key: MessageKey, held: Offered, refusal: PystachioError) -> None:
+        """Nobody will ask for what is offered."""
+        del self._offers[key], self._keys[held.offer.message]
+        if held.error is None:
+            self._send_frame(Refuse(held.offer.message, code_of(refusal), refusal.message))
+
     def _refusal(self, key: MessageKey, offer: Offer) -> PystachioError | None:
         if key.plan_id in self._closed_plans:
             return Cancelled("the plan is closed")
+        if key in self._given_up:
+            del self._given_up[key]
+            return Cancelled(_GIVEN_UP_REASON)
         held = self._offers.get(key)
         if held is not None and held.error is None:
             return InvalidRequest(f"a message of this name is offered already: {key}")
@@ -227,7 +254,7 @@ class Inbox:
         try:
             await asyncio.wait((ended,))
         except asyncio.CancelledError:
-            self._refuse(message, Cancelled("the receiver gave the message up"))
+            self._refuse(message, Cancelled(_GIVEN_UP_REASON))
             self._service.abandon(submission)
             while not ended.done():
                 with suppress(asyncio.CancelledError):

@@ -146,7 +146,8 @@ class Network:
         """The message as bytes: in `into`, which is as long, or else in memory of the scheduler's pool.
 
         Nothing is written to the memory once this has ended, however it ends. Raises like `send`, and DataError when
-        the message has another length or arrived damaged.
+        the message has another length or arrived damaged. Cancelling it gives the message up, even before it is
+        offered: its sender is refused, unless somebody here asks for it again in time.
         """
         destination = None if into is None else as_bytes(into)
         return await self._peer(peer).receive(key, destination, criticality, credit)

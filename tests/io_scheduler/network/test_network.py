@@ -179,6 +179,20 @@ async def test_one_name_is_awaited_once_and_offered_once() -> None:
         await one
 
 
+async def test_a_sender_hears_that_its_message_was_given_up_before_it_came() -> None:
+    async with nodes("a", "b") as (a, b):
+        await a.network.connect("b", *b.address)
+        await b.joined.get()
+        waiting = asyncio.create_task(b.network.receive("a", key()))
+        await asyncio.sleep(0)
+        waiting.cancel()
+        await asyncio.gather(waiting, return_exceptions=True)
+        with pytest.raises(Cancelled, match="gave the message up"):
+            await a.network.send("b", key(), memoryview(b"hello"))
+        (peer,) = b.network.statistics().peers
+        assert (peer.offered, peer.incoming) == (0, 0)
+
+
 async def test_messages_wait_for_the_receivers_memory() -> None:
     pool = CreditPool("host", 1)
     async with nodes("a", "b") as (a, b):
