@@ -20,7 +20,7 @@ from pystachio.io_scheduler.core.request import PriorityClass
 from pystachio.runtime.plan_entry import PlanEntry
 
 RESERVATIONS: Final = (0.0, 0.10, 0.05)
-"""Of the workers' seconds, by class; the links' lanes have the same (`io_scheduler.policy`)."""
+"""Of the workers' seconds, by class; the links' lanes have the same (`io_scheduler.core.policy`)."""
 
 RESERVATION_SECONDS = 0.2
 """Service beyond its reservation in about this time counts against a class: a short urgent burst is not interrupted."""

@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
-from pystachio.io_scheduler.core.policy import ALLOWANCE_SECONDS, INTERACTIVE_SECONDS
+from pystachio.io_scheduler.core.policy import due
 
 
 class PlanEntry:
     """One per running plan; the worker pool and the memory order their waiters by it.
 
-    `priority` is `io_scheduler.request.PriorityClass` (0 is the most urgent) and may change while the plan runs, as may
+    `priority` is `io_scheduler.core.request.PriorityClass` (0 is the most urgent) and may change while the plan runs, as may
     `deadline`; `sequence` counts submissions. Times are seconds of the node's clock.
 
     `external` counts what will move the plan from outside its coroutines: jobs on workers, transfers, and `unread`,
@@ -58,9 +58,8 @@ class PlanEntry:
 
     @property
     def due(self) -> float:
-        """By what interactive plans are ordered among each other, on workers as on links (`io_scheduler.policy`)."""
-        base = self.deadline if self.deadline is not None else self.opened_at + INTERACTIVE_SECONDS
-        return base + max(0.0, self.worker_seconds - ALLOWANCE_SECONDS)
+        """By what interactive plans are ordered among each other, on workers as on links."""
+        return due(self.deadline, self.opened_at, self.worker_seconds)
 
     def begin_external(self) -> None:
         self.external += 1

@@ -8,10 +8,12 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from pystachio.errors import Cancelled, DataError, InternalError
+from pystachio.errors import Cancelled, DataError, InternalError, InvalidRequest
 from pystachio.io_scheduler.core.request import Extent, Link, LinkLimits, PathTaken, PriorityClass
+from pystachio.io_scheduler.core.scheduler import Scheduler
 from pystachio.io_scheduler.devices import ChunkEnd, ChunkRequest
 from pystachio.io_scheduler.service import IoSchedulerService
+from pystachio.io_scheduler.submission import Request
 from tests.io_scheduler.scripted_device import ScriptedDevice
 
 LINK = Link("disk", "1:0")
@@ -228,16 +230,60 @@ class LyingDevice(ScriptedDevice):
             ended(ChunkEnd(len(read.buffer), PathTaken.EMULATED))
 
 
-async def test_a_defect_of_the_scheduler_hangs_nobody() -> None:
-    service = IoSchedulerService(open_device=lambda link: LyingDevice(FILES), locate=locate)
+async def test_a_device_that_ends_a_chunk_twice_is_heard_once() -> None:
+    async with serving(LyingDevice(FILES)) as service:
+        client = service.client("p", PriorityClass.NORMAL)
+        for _ in range(3):
+            await asyncio.gather(*(client.read("/f", [Extent(0, 100)]) for _ in range(3)))
+        assert service.ledger.plan("p").transferred_bytes == 900
+
+
+async def test_a_defect_of_the_scheduler_hangs_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    service = IoSchedulerService(open_device=lambda link: ScriptedDevice(FILES), locate=locate)
     await service.start()
     client = service.client("p", PriorityClass.NORMAL)
+    await client.read("/f", [Extent(0, 5)])
+
+    def fail(*_: object) -> None:
+        raise KeyError("a defect")
+
+    monkeypatch.setattr(Scheduler, "_submit", fail)
     with pytest.raises(InternalError):
         await asyncio.gather(*(client.read("/f", [Extent(0, 100)]) for _ in range(3)))
     with pytest.raises(InternalError):
         await client.read("/f", [Extent(0, 5)])
     await service.stop()
     assert service.statistics().open_files == 0
+
+
+async def test_a_link_is_opened_once() -> None:
+    link = Link("network", "there")
+    async with serving(ScriptedDevice(FILES)) as service:
+        service.register_device(link, ScriptedDevice(FILES))
+        with pytest.raises(InvalidRequest, match="open already"):
+            service.register_device(link, ScriptedDevice(FILES))
+        await service.client("p", PriorityClass.NORMAL).read("/f", [Extent(0, 5)])
+
+
+async def test_a_flood_does_not_keep_the_loop_to_itself() -> None:
+    """Neither the telling of 50,000 transfers nor their ends: who comes later, of the same class, has his turn."""
+    count = 50_000
+    limits = LinkLimits(chunk_bytes=64, window_bytes=64_000, calibrated=False)
+    device = ScriptedDevice(FILES, limits=limits)
+    async with serving(device) as service:
+        client = service.client("batch", PriorityClass.BATCH)
+        other = service.client("other", PriorityClass.BATCH)
+        await client.read("/f", [Extent(0, 1)])
+        destination = memoryview(bytearray(count))
+        link = client.link("/f")
+        assert link is not None
+        requests = [Request(Extent(0, 1), destination[i : i + 1], 1, 1) for i in range(count)]
+        flood = service.submit("batch", "/f", link, requests)
+        await asyncio.sleep(0)
+        await other.read("/f", [Extent(0, 1)])
+        assert service.ledger.plan("batch").requests < count / 10
+        await flood.ended
+        assert service.ledger.total().requests == count + 2
 
 
 async def test_a_service_starts_again_after_its_end() -> None:

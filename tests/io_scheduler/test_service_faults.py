@@ -11,7 +11,7 @@ import errno
 import pytest
 
 from pystachio.errors import Cancelled, DataError, NotFound, PystachioError, ResourceExhausted, Unauthorized
-from pystachio.io_scheduler.core.request import CreditPool, Extent, PriorityClass
+from pystachio.io_scheduler.core.request import CreditPool, Extent, Lease, PriorityClass
 from pystachio.io_scheduler.devices.faulty import Fail, Fault, Short, Slow, Stall, Vanish, during, scripted
 from pystachio.io_scheduler.submission import Request
 from tests import virtual_time
@@ -81,6 +81,21 @@ def test_what_stalls_for_ever_times_out_and_its_memory_is_kept_until_the_device_
             statistics = node.service.statistics()
             assert (statistics.written_off, statistics.open_files, statistics.buffers.blocks) == (0, 0, 0)
             assert await node.read("hit", "/a/f", WHOLE) == [FILES["/a/f"]]
+
+    virtual_time.run(main())
+
+
+def test_a_far_timer_does_not_hide_a_near_one() -> None:
+    """The end of a lease is due long before anything can time out, when nothing is under way."""
+
+    async def main() -> None:
+        loop = asyncio.get_running_loop()
+        async with disks(FILES, {"a": scripted({0: Stall()})}) as node:
+            node.service.set_lease(Lease(1, 1, 60.0, ()))
+            await asyncio.sleep(0.1)
+            error = await outcome(asyncio.create_task(node.read("hit", "/a/f", WHOLE)))
+            assert isinstance(error, ResourceExhausted)
+            assert 10.0 <= loop.time() < 13.0
 
     virtual_time.run(main())
 

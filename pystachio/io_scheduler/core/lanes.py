@@ -8,7 +8,6 @@ returns.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Collection
 from dataclasses import dataclass, field
 from heapq import heapify, heappop, heappush, heapreplace
@@ -31,21 +30,19 @@ from pystachio.io_scheduler.core.window import Window
 
 @dataclass(slots=True, eq=False)
 class Lane:
-    """The backlogged flows, earliest first. `balance` is how many bytes it is behind its reservation.
+    """The backlogged flows, earliest first.
 
-    `served_at` is when it was last served or began to wait; `ticket` tells the same by the order of events. Its balance
-    was settled when the link had served `settled_at` bytes, and is a whole chunk when it has served `overdue_at`.
+    `served_at` is when it was last served or began to wait; `ticket` tells the same by the order of events. It is level
+    with its reservation when the link has served `level_at` bytes, and falls behind with each byte more.
     """
 
     index: int
     reservation: float
     virtual_time: float = 0.0
     flows: list[tuple[float, int, Flow]] = field(default_factory=list)
-    balance: float = 0.0
-    settled_at: int = 0
     served_at: float = 0.0
     ticket: int = 0
-    overdue_at: float = math.inf
+    level_at: float = 0.0
 
 
 class Lanes:
@@ -61,18 +58,19 @@ class Lanes:
         self._urgent_bytes = urgent_bytes
         self._sequence = 0
         self._total = 0
-        for lane in self.all:
-            self._settle(lane, 0.0)
 
     def next(self, outstanding: int, now: float) -> Lane:
         """The first lane with work, unless one behind it is overdue; there must be one."""
         first: Lane | None = None
+        window = self._window
         for lane in self.all:
             if lane.flows:
                 if first is None:
                     first = lane
-                elif lane.reservation and (self._total >= lane.overdue_at or now - lane.served_at > AGEING_SECONDS):
-                    window = self._window
+                elif lane.reservation and (
+                    lane.reservation * (self._total - lane.level_at) >= window.chunk_bytes
+                    or now - lane.served_at > AGEING_SECONDS
+                ):
                     if first.index == INTERACTIVE and self._urgent_bytes:
                         # What is overdue waits for room; beyond the window is some for urgent transfers only.
                         return lane if window.has_room(outstanding, window.chunk_bytes, 0) else first
@@ -169,14 +167,15 @@ class Lanes:
         return is_aged(line, now) or (lane.reservation > 0.0 and self.is_overdue(lane, now))
 
     def is_overdue(self, lane: Lane, now: float) -> bool:
-        return self._total >= lane.overdue_at or now - lane.served_at > AGEING_SECONDS
+        behind = lane.reservation * (self._total - lane.level_at)
+        return behind >= self._window.chunk_bytes or now - lane.served_at > AGEING_SECONDS
 
     def _balance(self, lane: Lane) -> float:
         """Bytes that the lane is behind its reservation of what the link has served since.
 
         What it was served beyond its reservation in a certain time counts, and no more; nor do more than two chunks.
         """
-        balance = lane.balance + lane.reservation * (self._total - lane.settled_at)
+        balance = lane.reservation * (self._total - lane.level_at)
         if balance > 0.0:
             most = 2.0 * self._window.chunk_bytes
             return balance if balance < most else most
@@ -184,10 +183,8 @@ class Lanes:
         return balance if balance > least else least
 
     def _settle(self, lane: Lane, balance: float) -> None:
-        lane.balance = balance
-        lane.settled_at = self._total
         if lane.reservation:
-            lane.overdue_at = self._total + (self._window.chunk_bytes - balance) / lane.reservation
+            lane.level_at = self._total - balance / lane.reservation
 
     def _pay(self, lane: Lane, length: int, now: float) -> None:
         """The lane has been served."""

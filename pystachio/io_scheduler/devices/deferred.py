@@ -45,8 +45,13 @@ class DeferredDevice:
             if self._device is None and self._error is None:
                 self._waiting.append((request, ended))
                 if self._thread is None:
-                    self._thread = threading.Thread(target=self._open, name="open-device", daemon=True)
-                    self._thread.start()
+                    thread = threading.Thread(target=self._open, name="open-device", daemon=True)
+                    try:
+                        thread.start()
+                    except RuntimeError:
+                        self._waiting.pop()
+                        raise
+                    self._thread = thread
                 return
         self._pass_on(request, ended)
 
@@ -77,7 +82,13 @@ class DeferredDevice:
         with self._lock:
             self._device, self._error = device, error
             for request, ended in self._waiting:
-                self._pass_on(request, ended)
+                try:
+                    self._pass_on(request, ended)
+                except Exception as failure:
+                    # As the service does it for a device that raises: the other chunks go on.
+                    refused = InternalError(f"a device did not take a chunk: {failure!r}")
+                    refused.__cause__ = failure
+                    ended(ChunkEnd(0, PathTaken.KVIKIO_POSIX, refused))
             self._waiting.clear()
 
     def _pass_on(self, request: ChunkRequest, ended: Callable[[ChunkEnd], None]) -> None:

@@ -53,11 +53,11 @@ class MemoryDevice:
         return MemoryFile(path, self._memories.get(path))
 
     def start(self, request: ChunkRequest, ended: Callable[[ChunkEnd], None]) -> None:
-        self._work.put((request, ended))
         if self._thread is None:
-            name = f"memory-{self._name}-{self._direction}"
-            self._thread = threading.Thread(target=self._serve, name=name, daemon=True)
-            self._thread.start()
+            thread = threading.Thread(target=self._serve, name=f"memory-{self._name}-{self._direction}", daemon=True)
+            thread.start()
+            self._thread = thread
+        self._work.put((request, ended))
 
     def abandon(self, request: ChunkRequest) -> None:
         request.abandoned = True

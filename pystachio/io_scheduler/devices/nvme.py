@@ -11,6 +11,7 @@ import os
 import threading
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from importlib import import_module
@@ -125,7 +126,7 @@ class NvmeFile:
 
     def close(self) -> None:
         if self._handle is not None:
-            self._later(self._handle.close)
+            self._later(partial(_close, self._handle))
             self._handle = None
 
 
@@ -178,11 +179,11 @@ class NvmeDevice:
         return NvmeFile(path, self._kvikio, direction=self.direction, later=self._jobs.put)
 
     def start(self, request: ChunkRequest, ended: Callable[[ChunkEnd], None]) -> None:
-        self._jobs.put(partial(self._begin, request, ended))
         if self._thread is None:
-            name = f"nvme-{self._name}-{self.direction}"
-            self._thread = threading.Thread(target=self._serve, name=name, daemon=True)
-            self._thread.start()
+            thread = threading.Thread(target=self._serve, name=f"nvme-{self._name}-{self.direction}", daemon=True)
+            thread.start()
+            self._thread = thread
+        self._jobs.put(partial(self._begin, request, ended))
 
     def abandon(self, request: ChunkRequest) -> None:
         request.abandoned = True
@@ -232,6 +233,12 @@ class NvmeDevice:
             return PathTaken.KVIKIO_POSIX
         # kvikio copies what is smaller through host memory.
         return PathTaken.GDS if len(request.buffer) >= self._gds_bytes else PathTaken.KVIKIO_POSIX
+
+
+def _close(handle: Any) -> None:
+    # What was read or written is with its reader or the system; nobody waits for this.
+    with suppress(OSError, RuntimeError):
+        handle.close()
 
 
 def _sweep(under_way: deque[_Operation]) -> None:

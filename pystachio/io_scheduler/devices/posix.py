@@ -117,12 +117,19 @@ class PosixDevice:
         return PosixFile(path, direct=self._direct, direction=self.direction, close_descriptor=self._close_later)
 
     def start(self, request: ChunkRequest, ended: Callable[[ChunkEnd], None]) -> None:
+        if not self._threads:
+            # Before the job is there: one that no thread will do must not be taken.
+            self._start_thread()
         self._jobs.put(partial(_serve, request, ended))
         if len(self._threads) < self._most_threads and self._jobs.qsize() > 0:
-            name = f"posix-{self._name}-{self.direction}-{len(self._threads)}"
-            thread = threading.Thread(target=self._run_jobs, name=name, daemon=True)
-            self._threads.append(thread)
-            thread.start()
+            with suppress(RuntimeError):  # The system has no thread left; those that run will do it.
+                self._start_thread()
+
+    def _start_thread(self) -> None:
+        name = f"posix-{self._name}-{self.direction}-{len(self._threads)}"
+        thread = threading.Thread(target=self._run_jobs, name=name, daemon=True)
+        thread.start()
+        self._threads.append(thread)
 
     def abandon(self, request: ChunkRequest) -> None:
         request.abandoned = True

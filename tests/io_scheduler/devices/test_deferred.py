@@ -105,3 +105,22 @@ def test_nothing_is_opened_before_the_first_chunk(monkeypatch: pytest.MonkeyPatc
     device = DeferredDevice(open_device, limits=ScriptedDevice({}).limits)
     device.open("/f").close()
     device.close()
+
+
+def test_a_chunk_that_the_device_refuses_fails_alone() -> None:
+    opening = Opening()
+    take, refused = opening.inner.start, []
+
+    def start(request: ChunkRequest, ended: Callable[[ChunkEnd], None]) -> None:
+        if request.offset == 10:
+            refused.append(request)
+            raise RuntimeError("no")
+        take(request, ended)
+
+    opening.inner.start = start  # type: ignore[method-assign]
+    for offset in (0, 10, 20):
+        opening.start(offset)
+    opening.outcome.put(opening.inner)
+    ends = [opening.next_end() for _ in range(3)]
+    assert [type(end.error) for end in ends] == [type(None), InternalError, type(None)]
+    opening.device.close()

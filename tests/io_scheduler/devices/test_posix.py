@@ -183,3 +183,33 @@ def test_chunks_are_read_side_by_side_by_few_threads(path: str) -> None:
     assert b"".join(bytes(request.buffer) for request in requests) == CONTENT[:50_000]  # type: ignore[arg-type]
     for request in requests:
         request.file.close()
+
+
+@pytest.mark.parametrize("running", [0, 1])
+def test_threads_that_the_system_refuses(path: str, monkeypatch: pytest.MonkeyPatch, running: int) -> None:
+    """Without any thread nothing is taken that would never end; with one it does the work of all."""
+    device, ends = PosixDevice(threads=4), SimpleQueue[ChunkEnd]()
+    file = device.open(path)
+
+    def start() -> None:
+        device.start(ChunkRequest(file, 0, BufferPool().acquire(1000), 1000), ends.put)
+
+    for _ in range(running):
+        start()
+        assert ends.get(timeout=30).transferred == 1000
+    begin = threading.Thread.start
+
+    def refuse(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    if not running:
+        with pytest.raises(RuntimeError):
+            start()
+    monkeypatch.setattr(threading.Thread, "start", refuse if running else begin)
+    for _ in range(20):
+        start()
+    assert [ends.get(timeout=30).transferred for _ in range(20)] == [1000] * 20
+    assert ends.empty()
+    file.close()
+    device.close()
