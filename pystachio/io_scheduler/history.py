@@ -1,7 +1,7 @@
 """What every transfer and chunk did lately, in rings of bounded size: the source of traces and of verdicts.
 
-Recording is one append to a deque; nothing is sorted, counted or looked up until somebody asks. All times are seconds
-of the service's clock.
+Recording takes a microsecond or two (`python -m benchmarks trace_cost`); nothing is sorted or counted until somebody
+asks. All times are seconds of the service's clock.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ class HistorySnapshot(NamedTuple):
 
 
 class History:
-    """The last `capacity` chunks and as many transfers. Not thread-safe: used on the service's loop.
+    """The last `capacity` chunks and as many transfers. Recorded on the service's loop, asked on any thread.
 
     `transfer` and `window` take a record. All methods do nothing when the history is not `enabled`; making a record
     costs more than keeping it, so callers ask `enabled` first.
@@ -99,6 +99,8 @@ class History:
         self, transfer_id: int, plan_id: str, operator: str, priority: PriorityClass, link: Link, submitted_at: float
     ) -> Origin:
         """What `chunk` wants of the transfer: there is one chunk in every 10 us on a busy node."""
+        if not self.enabled:
+            return _NOTHING
         numbers = self._numbers
         return transfer_id, plan_id, operator, numbers.of(priority), numbers.of(link), submitted_at
 
@@ -122,13 +124,9 @@ class History:
     def snapshot(self, since: float = 0.0, until: float = float("inf")) -> HistorySnapshot:
         """All that touched the span of time, of every plan: who waited has to be seen beside who went first."""
         return HistorySnapshot(
-            chunks=tuple(chunk for chunk in self._chunks if chunk.ended_at >= since and chunk.submitted_at <= until),
-            transfers=tuple(
-                transfer
-                for transfer in self._transfers
-                if transfer.ended_at >= since and transfer.submitted_at <= until
-            ),
-            consumed=dict(self._consumed),
+            chunks=tuple(each for each in self._chunks.since(since, _ended_at) if each.submitted_at <= until),
+            transfers=tuple(each for each in self._transfers.since(since, _ended_at) if each.submitted_at <= until),
+            consumed=dict(self._consumed.since(since, _consumed_at)),
             windows=tuple(window for window in self._windows if window.at <= until),
             complete_from=self._complete_from(),
         )
@@ -161,6 +159,17 @@ class History:
         """Records arrive in the order of their ends: what is lost ended before the oldest that is left."""
         oldest = (self._chunks.forgetting, self._transfers.forgetting)
         return max((record.ended_at for record in oldest if record is not None), default=0.0)
+
+
+_NOTHING: Origin = (0, "", "", 0, 0, 0.0)
+
+
+def _ended_at(record: ChunkRecord | TransferRecord) -> float:
+    return record.ended_at
+
+
+def _consumed_at(consumption: tuple[int, float]) -> float:
+    return consumption[1]
 
 
 def _objects(record: type[NamedTuple], *names: str) -> tuple[int, ...]:

@@ -15,6 +15,7 @@ from typing import Any, Generic, TypeVar
 R = TypeVar("R", bound=tuple[Any, ...])
 
 BLOCK_RECORDS = 256
+_LATE_SECONDS = 1.0
 
 
 class Numbers:
@@ -86,6 +87,22 @@ class Ring(Generic[R]):
             rows += self._recent
         for row in rows:
             yield self._record(row)
+
+    def since(self, moment: float, ended: Callable[[R], float]) -> Iterator[R]:
+        """Those that ended at `moment` or later, oldest first, without a look at most of the others.
+
+        Records arrive about in the order of their ends: threads may be late by as much as the system lets them wait.
+        """
+        with self._lock:
+            blocks, recent = tuple(self._blocks), tuple(self._recent)
+        first = len(blocks)
+        while first and ended(self._record(blocks[first - 1][-1])) >= moment - _LATE_SECONDS:
+            first -= 1
+        for rows in (*blocks[first:], recent):
+            for row in rows:
+                record = self._record(row)
+                if ended(record) >= moment:
+                    yield record
 
     @property
     def forgetting(self) -> R | None:

@@ -22,7 +22,7 @@ class PlanIdentity:
 
     plan_id: str
     priority: int
-    """`io_scheduler.request.PriorityClass`."""
+    """`io_scheduler.core.request.PriorityClass`."""
 
 
 @dataclass(frozen=True, slots=True)

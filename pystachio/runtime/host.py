@@ -42,7 +42,7 @@ class NodeHost:
 
     @property
     def node(self) -> Node:
-        """For coroutines run by `call` only: its methods belong to the host's loop."""
+        """For coroutines run by `call` only, but for `tracing`: its methods belong to the host's loop."""
         if self._node is None:
             raise InvalidRequest("the node is not running")
         return self._node

@@ -114,14 +114,22 @@ class Tracing:
         self.memory: Callable[[MemoryRecord], None] = self._memory.append
         self.phase: Callable[[PhaseRecord], None] = self._phases.append
 
+    def plan_phases(self, plan_id: str) -> tuple[PhaseRecord, ...]:
+        """Those of one plan, as far as they are remembered."""
+        return tuple(phase for phase in self._phases if phase.plan_id == plan_id)
+
     def snapshot(self, since: float = 0.0, until: float = float("inf")) -> TracingSnapshot:
         """All that touched the span of time, of every plan; from before it memory levels, which last, and phases, by
         which a plan that still runs is known."""
         lost = (self._jobs.forgetting, self._waits.forgetting)
         return TracingSnapshot(
-            jobs=tuple(job for job in self._jobs if job.ended >= since and (job.submitted or job.started) <= until),
-            waits=tuple(wait for wait in self._waits if wait.ended >= since and wait.started <= until),
+            jobs=tuple(each for each in self._jobs.since(since, _ended) if (each.submitted or each.started) <= until),
+            waits=tuple(each for each in self._waits.since(since, _ended) if each.started <= until),
             memory=tuple(level for level in self._memory if level.at <= until),
             phases=tuple(phase for phase in self._phases if phase.started <= until),
             complete_from=max((record.ended for record in lost if record is not None), default=0.0),
         )
+
+
+def _ended(record: JobRecord | WaitRecord) -> float:
+    return record.ended

@@ -57,8 +57,8 @@ def take(
     labels: Mapping[str, str] | None = None,
     decoders: frozenset[str] = frozenset(),
 ) -> PlanTrace:
-    """What is known of the plan now; on the loop of the I/O scheduler. A plan that still runs ends `now`."""
-    phases = [phase for phase in tracing.snapshot(submitted).phases if phase.plan_id == plan_id]
+    """What is known of the plan now, on any thread. A plan that still runs ends `now`."""
+    phases = tracing.plan_phases(plan_id)
     started = min((phase.started for phase in phases), default=submitted)
     ended = next((phase.ended for phase in phases if phase.phase is Phase.DRAIN), now)
     return PlanTrace(

@@ -48,6 +48,19 @@ def test_the_last_ones_are_kept_in_order(capacity: int, count: int) -> None:
     assert (ring.forgetting is not None) >= (count > capacity > 0), "what is lost is not kept quiet"
 
 
+@given(
+    late=st.lists(st.floats(0.0, 1.0), max_size=600), capacity=st.sampled_from([16, 100, 5000]), since=st.floats(0, 70)
+)
+def test_those_since_a_moment(late: list[float], capacity: int, since: float) -> None:
+    """Ten records a second; some were late to be recorded."""
+    ring = Ring(Record._make, capacity, (1,))
+    moments = [number / 10 - seconds for number, seconds in enumerate(late)]
+    for number in range(len(late)):
+        ring.append(record(number))
+    found = list(ring.since(since, lambda each: moments[each.number]))
+    assert found == [each for each in ring if moments[each.number] >= since]
+
+
 def test_threads_lose_nothing() -> None:
     ring = Ring(Record._make, 1 << 20, (1,))
 
