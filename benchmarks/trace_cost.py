@@ -21,7 +21,7 @@ from benchmarks import data
 from benchmarks.figures import Figure
 from benchmarks.trace_cases import CASES
 from pystachio.io_scheduler.core.request import Link, PathTaken, PriorityClass
-from pystachio.io_scheduler.history import History
+from pystachio.io_scheduler.history import History, TransferRecord
 from pystachio.runtime.clock import SystemClock
 from pystachio.runtime.metrics import OperatorMetrics, PlanMetrics
 from pystachio.runtime.tracing import Tracing, WaitReason
@@ -55,6 +55,7 @@ def run(*, scale: float, quick: bool) -> list[Figure]:
             samples=total,
         ),
         Figure("recording a chunk, processor time", _nanoseconds(_record_chunks()), "ns", 1000, samples=EVENTS),
+        Figure("recording a transfer of one chunk, processor time", _nanoseconds(_record_transfers()), "ns"),
         *(
             Figure(f"recording {what}, processor time", _added(make), "ns", 1000, samples=EVENTS)
             for what, make in (("a wait", _wait), ("a job", _run_job), ("an operator's part of a job", _report_part))
@@ -128,6 +129,21 @@ def _record_chunks() -> Callable[[], object]:
     def record() -> None:
         if history.enabled:
             history.chunk(origin, 0, 1, 2.0, 3.0, PathTaken.DIRECT, False)
+
+    return record
+
+
+def _record_transfers() -> Callable[[], object]:
+    """As the service and a client do it for a transfer of one chunk."""
+    history, link = History(), Link("disk", "259:0")
+
+    def record() -> None:
+        origin = history.origin(1, "plan", "scan", PriorityClass.NORMAL, link, 1.0)
+        history.chunk(origin, 0, 1, 2.0, 3.0, PathTaken.DIRECT, False)
+        history.transfer(
+            TransferRecord(1, "plan", "scan", PriorityClass.NORMAL, link, "/file", 1, 1.0, 2.0, 3.0, None, None, None)
+        )
+        history.consumed(1, 3.0)
 
     return record
 

@@ -11,7 +11,7 @@ from pystachio.io_scheduler.core.policy import due
 class PlanEntry:
     """One per running plan; the worker pool and the memory order their waiters by it.
 
-    `priority` is `io_scheduler.core.request.PriorityClass` (0 is the most urgent) and may change while the plan runs, as may
+    `priority` is `PriorityClass` (0 is the most urgent) and may change while the plan runs, as may
     `deadline`; `sequence` counts submissions. Times are seconds of the node's clock.
 
     `external` counts what will move the plan from outside its coroutines: jobs on workers, transfers, and `unread`,

@@ -80,8 +80,10 @@ class Network:
         return self._limits(self.chunk_bytes, window_chunks=4, peer_bytes=2 * self.chunk_bytes)
 
     def egress_limits(self) -> LinkLimits:
-        """Two chunks keep the port busy. What was granted is not cut again: up to a quarter joins the last chunk."""
-        return self._limits(self.chunk_bytes + self.chunk_bytes // 4, window_chunks=2, peer_bytes=None)
+        """Two chunks keep the port busy, one to each peer. What was granted is not cut again: up to a quarter joins the
+        last chunk."""
+        grant_bytes = self.chunk_bytes + self.chunk_bytes // 4
+        return self._limits(grant_bytes, window_chunks=2, peer_bytes=grant_bytes)
 
     def _limits(self, chunk_bytes: int, *, window_chunks: int, peer_bytes: int | None) -> LinkLimits:
         return LinkLimits(
@@ -100,7 +102,8 @@ class Hardware:
     """`nodes` machines with `disks` disks each, and one bus, GPU and network port where given.
 
     `stage_bytes` is the memory of each stage of a node: what has been read, what is on the device, what has been
-    received. None: memory is no limit.
+    received. None: memory is no limit. Every `sweep_seconds` a node looks for chunks that devices have ended, as one
+    that collects completions does; 0: it is told of each at once.
     """
 
     nodes: int = 1
@@ -110,10 +113,11 @@ class Hardware:
     gpu: Device | None = None
     network: Network | None = None
     stage_bytes: int | None = 512 * MIB
+    sweep_seconds: float = 0.0
 
     def __post_init__(self) -> None:
         require_positive(self, "nodes")
-        require_not_negative(self, "disks")
+        require_not_negative(self, "disks", "sweep_seconds")
         if self.stage_bytes is None:
             return
         chunk = max(device.chunk_bytes for device in (self.disk, self.pcie, self.gpu, self.network) if device)

@@ -194,6 +194,7 @@ class SimulatedNetwork:
             EGRESS,
             grant.chunk,
             criticality=grant.criticality,
+            peer=self._names[message.receiver],
         )
         outbound = SimulatedTransfer(transfer, message.priority, self._outbound_ended, context=grant)
         self._nodes[message.sender].submit(outbound)

@@ -39,8 +39,13 @@ _LATE_SECONDS = 1e-9
 class SimulatedNode:
     """`tell` gives the core an event and does what it orders. With an `audit` the books are checked every time."""
 
-    def __init__(self, index: int, time: VirtualTime, policy: Policy, audit: Audit | None) -> None:
+    def __init__(
+        self, index: int, time: VirtualTime, policy: Policy, audit: Audit | None, sweep_seconds: float = 0.0
+    ) -> None:
+        """Chunks that devices have ended are noticed every `sweep_seconds`, together; 0: each at once."""
         self.index = index
+        self._sweep_seconds = sweep_seconds
+        self._ended: list[tuple[int, int]] = []
         self.scheduler = Scheduler(policy=policy)
         self.transfers: dict[int, SimulatedTransfer] = {}
         self.chunks = 0
@@ -79,10 +84,19 @@ class SimulatedNode:
     def end_chunk(self, transfer: SimulatedTransfer, chunk: Extent, error: PystachioError | None) -> None:
         """A server is done with the chunk."""
         transfer_id = transfer.transfer.transfer_id
-        if error is None:
+        if error is None and not self._sweep_seconds:
             self.tell(ChunksCompleted(((transfer_id, chunk.offset),)))
+        elif error is None:
+            if not self._ended:
+                sweep = (self._time.now // self._sweep_seconds + 1) * self._sweep_seconds
+                self._time.at(sweep, Kind.DEVICE, self.index, self._sweep, None)
+            self._ended.append((transfer_id, chunk.offset))
         else:
             self.tell(ChunkFailed(transfer_id, chunk.offset, error))
+
+    def _sweep(self, _: None) -> None:
+        ended, self._ended = tuple(self._ended), []
+        self.tell(ChunksCompleted(ended))
 
     def tell(self, event: Event) -> None:
         """What the orders cause at once is told afterwards, in order."""
@@ -133,7 +147,9 @@ class SimulatedNode:
                     transfer.ended(transfer, error)
                 case CancelChunks(transfer_id, offsets):
                     transfer = self.transfers[transfer_id]
-                    self._servers[transfer.transfer.link].cancel(transfer, offsets)
+                    # Those that have ended unnoticed are nobody's to cancel.
+                    inside = tuple(offset for offset in offsets if (transfer_id, offset) not in self._ended)
+                    self._servers[transfer.transfer.link].cancel(transfer, inside)
                 case WriteOffChunks():
                     pass
                 case _:

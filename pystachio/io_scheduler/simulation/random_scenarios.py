@@ -107,6 +107,7 @@ def _hardware(chance: Random) -> Hardware:
         gpu=device(1500.0) if chance.random() < 0.5 else None,
         network=_network(chance) if nodes > 1 else None,
         stage_bytes=CHUNK_BYTES * chance.choice((2, 2, 3, 4, 8, 32)),
+        sweep_seconds=chance.choice((0.0, 0.0, 200e-6, 2e-3)),
     )
 
 

@@ -75,7 +75,7 @@ class Simulation:
         self.meters: list[LinkMeter] = []
         self.audits: list[Audit] = [Audit(index) for index in range(hardware.nodes)] if checked else []
         self.nodes = [
-            SimulatedNode(index, self.time, policy, self.audits[index] if checked else None)
+            SimulatedNode(index, self.time, policy, self.audits[index] if checked else None, hardware.sweep_seconds)
             for index in range(hardware.nodes)
         ]
         self._seed = seed

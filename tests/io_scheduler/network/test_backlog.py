@@ -142,7 +142,7 @@ def test_sender_and_receiver_keep_the_limits_that_are_simulated() -> None:
         assert ours.chunk_bytes == theirs.chunk_bytes
         assert ours.window_bytes == theirs.window_bytes
         assert ours.urgent_bytes == theirs.urgent_bytes
-    assert LIMITS.ingress().peer_bytes == simulated.ingress_limits().peer_bytes
+        assert ours.peer_bytes == theirs.peer_bytes
     assert LIMITS.egress().smallest_chunk_bytes == simulated.egress_limits().smallest_chunk_bytes
     assert not LIMITS.egress().calibrated
 
