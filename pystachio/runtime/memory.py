@@ -24,6 +24,8 @@ over to each other, short beside what a user notices."""
 CLIENT_PATIENCE_SECONDS = 5.0
 """The same while plans hold results that their clients have yet to read: a client may be slow, but one that waits for
 another result first would wait forever."""
+NEXT_PATIENCE_SECONDS = 0.5
+"""The same while somebody waits who has been so patient already: often one plan that fails is not enough for him."""
 
 
 class Tier(StrEnum):
@@ -359,7 +361,11 @@ class _TierMemory:
     def _patience(self) -> float:
         with self._lock:
             is_unread = any(plan.unread for plan in self.pool.plans_involved())
-        return CLIENT_PATIENCE_SECONDS if is_unread else STALL_GRACE_SECONDS
+            since = min((request.since for request in self.pool.waiting), default=self._clock.now())
+        if not is_unread:
+            return STALL_GRACE_SECONDS
+        was_patient = self._clock.now() - since > CLIENT_PATIENCE_SECONDS
+        return NEXT_PATIENCE_SECONDS if was_patient else CLIENT_PATIENCE_SECONDS
 
     def _progress(self) -> int:
         with self._lock:

@@ -6,6 +6,7 @@ import asyncio
 import re
 import threading
 from collections.abc import Callable, Coroutine
+from contextlib import suppress
 from random import Random
 from typing import Any
 
@@ -203,6 +204,30 @@ async def test_a_plan_behind_results_that_nobody_reads_fails_after_a_while() -> 
     held.release()
     unread.end_unread()
     (await waiting).release()
+
+
+@on_virtual_time
+async def test_who_needs_several_to_fail_waits_once() -> None:
+    node = Node()
+    blocked = []
+    for number in range(7):
+        plan = node.plan(f"unread {number}", priority=2)
+        await node.operator(plan).reserve(100, transient=True)
+        plan.begin_unread()
+        blocked.append((plan, started(node.operator(plan).reserve(200))))
+    began = asyncio.get_running_loop().time()
+    urgent = started(node.operator(node.plan("urgent", priority=0)).reserve(500))
+    for plan, request in reversed(blocked):
+        with suppress(ResourceExhausted):
+            await asyncio.wait({request, urgent}, return_when=asyncio.FIRST_COMPLETED)
+        if urgent.done():
+            break
+        plan.end_unread()
+        node.memory.release_plan(plan)
+    (await urgent).release()
+    assert asyncio.get_running_loop().time() - began < CLIENT_PATIENCE_SECONDS + 4.0
+    for _, request in blocked:
+        request.cancel()
 
 
 @on_virtual_time
