@@ -91,7 +91,7 @@ class Trace:
                 "pid": process,
                 "tid": lane,
                 "ts": _microseconds(span.start),
-                "dur": _microseconds(span.end - span.start),
+                "dur": _duration(span.start, span.end),
                 "cname": _COLOURS[span.priority],
                 "args": {
                     "transfer": span.transfer_id,
@@ -123,7 +123,7 @@ class Trace:
                 "pid": 0,
                 "tid": lane,
                 "ts": _microseconds(start),
-                "dur": _microseconds(end - start),
+                "dur": _duration(start, end),
                 "cname": _COLOURS[priority],
                 "args": {"class": priority, "ended": how},
             }
@@ -137,6 +137,11 @@ _COLOURS = {"interactive": "thread_state_running", "normal": "thread_state_runna
 
 def _name(what: str, process: int, thread: int, name: str) -> dict[str, Any]:
     return {"ph": "M", "name": what, "pid": process, "tid": thread, "args": {"name": name}}
+
+
+def _duration(start: float, end: float) -> float:
+    """Between what both are rounded to: a span must not reach into the next one by a nanosecond."""
+    return round(_microseconds(end) - _microseconds(start), 3)
 
 
 def _microseconds(seconds: float) -> float:
