@@ -17,7 +17,6 @@ import pyarrow as pa
 import pyarrow.types as pt
 
 _OFFSET = re.compile(r"([+-]\d\d)(\d\d)$")
-_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 
 
 def json_cells(column: pa.Array) -> list[str]:
@@ -77,11 +76,6 @@ def csv_column(column: pa.Array) -> pa.Array:
     if pt.is_decimal(kind) or pt.is_timestamp(kind) or pt.is_nested(kind) or pt.is_interval(kind):
         return pa.array(text_cells(column), pa.string())
     return column
-
-
-def printable(text: str) -> str:
-    """Control characters escaped: a value must not move the cursor of a terminal or break a row."""
-    return _CONTROL.sub(lambda match: match.group().encode("unicode_escape").decode(), text)
 
 
 def _plain_layout(column: pa.Array) -> pa.Array:

@@ -10,6 +10,7 @@ from enum import IntEnum
 
 import typer
 
+from pystachio.cli.columns import printable_lines
 from pystachio.cli.output import say, typed_write_error
 from pystachio.errors import Cancelled, InternalError, NodeLost, PystachioError
 
@@ -65,4 +66,4 @@ def describe(error: PystachioError) -> str:
     lines = [f"{kind}: {error.message}"]
     if error.hint:
         lines.append(f"hint: {error.hint}")
-    return "\n".join(lines)
+    return printable_lines("\n".join(lines))

@@ -8,6 +8,8 @@ from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, assert_never
 
+from pystachio.cli.columns import printable
+
 if TYPE_CHECKING:
     import pyarrow as pa
 
@@ -145,8 +147,6 @@ def _with_first(row: tuple[str, ...], rest: Iterator[tuple[str, ...]]) -> Iterat
 
 
 def _cell(text: str, width: int | None) -> str:
-    from pystachio.cli.cells import printable
-
     text = printable(text)
     return text if width is None or len(text) <= width else text[: width - 1] + "…"
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from pystachio.cli.columns import aligned, link_text, shortened
+from pystachio.cli.columns import aligned, link_text, printable, shortened
 from pystachio.cli.failure import ExitCode, reported
 from pystachio.cli.output import say
 from pystachio.cli.query import Priority, deadline_option
@@ -43,13 +43,13 @@ def ps(
 
 def cancel(plan: Annotated[str, typer.Argument(metavar="PLAN", help="Its id, or the beginning of it.")]) -> None:
     """End a running plan."""
-    from pystachio.runtime.control_client import look, node_of_plan, steer
+    from pystachio.runtime.control_client import node_of_plan, steer
     from pystachio.runtime.control_protocol import Cancel
 
     with reported():
-        node, plan_id = node_of_plan(look(), plan)
+        node, plan_id = node_of_plan(plan)
         steer(node, Cancel(plan_id))
-        say(f"cancelled {plan_id} of process {node.pid}")
+        say(f"cancelled {printable(plan_id)} of process {node.pid}")
 
 
 def set_priority(
@@ -60,16 +60,16 @@ def set_priority(
     ] = None,
 ) -> None:
     """Change the class of a running plan, for all that it has waiting too."""
-    from pystachio.runtime.control_client import look, node_of_plan, steer
+    from pystachio.runtime.control_client import node_of_plan, steer
     from pystachio.runtime.control_protocol import Prioritize
 
     seconds = deadline_option(deadline)
     if seconds is not None and priority != Priority.INTERACTIVE:
         raise typer.BadParameter("a deadline orders interactive plans only")
     with reported():
-        node, plan_id = node_of_plan(look(), plan)
+        node, plan_id = node_of_plan(plan)
         steer(node, Prioritize(plan_id, priority.value, seconds))
-        say(f"{plan_id} of process {node.pid} is {priority.value} now")
+        say(f"{printable(plan_id)} of process {node.pid} is {priority.value} now")
 
 
 def take_picture(seconds: float) -> Picture:
@@ -87,7 +87,7 @@ def take_picture(seconds: float) -> Picture:
 def report_silent(now: Picture) -> None:
     """Say which processes did not answer, and end with the code for that."""
     for reason in now.silent:
-        say(reason)
+        say(printable(reason))
     if now.silent:
         raise typer.Exit(ExitCode.UNREACHABLE)
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from pystachio.cli.columns import aligned, link_text, shortened
+from pystachio.cli.columns import aligned, link_text, printable, shortened
 from pystachio.cli.failure import reported
 from pystachio.cli.output import readable_bytes
 from pystachio.cli.plans import report_silent
@@ -79,7 +79,7 @@ def _show_live(pictures: Iterator[Picture]) -> None:
 
 def _page(now: Picture) -> str:
     lines = [*(_headline(node) for node in now.nodes), *now.silent]
-    head = "\n".join(lines) or "no process of yours has a node"
+    head = "\n".join(map(printable, lines)) or "no process of yours has a node"
     plans = aligned(_PLAN_HEADINGS, [_plan_cells(plan) for plan in now.plans])
     links = aligned(_LINK_HEADINGS, [_link_cells(link, now) for link in now.links])
     return f"{head}\n\n{plans}\n{links}"

@@ -10,6 +10,7 @@ import os
 import socket
 import struct
 import sys
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
@@ -18,11 +19,14 @@ from pystachio.errors import InternalError, PystachioError, ResourceExhausted, U
 from pystachio.runtime.control_folder import control_folders, new_socket_path, prepare
 from pystachio.runtime.control_protocol import (
     MOST_ANSWER_BYTES,
+    MOST_MATCHES,
     MOST_REQUEST_BYTES,
     Answer,
     Cancel,
     Done,
+    Find,
     Look,
+    Matches,
     Prioritize,
     Refused,
     Request,
@@ -33,6 +37,7 @@ from pystachio.runtime.control_protocol import (
 )
 from pystachio.runtime.logging import get_logger
 from pystachio.runtime.node import Node
+from pystachio.runtime.observation import short_label
 from pystachio.runtime.urgency import Urgency, priority_class, urgency
 
 MOST_CONNECTIONS = 16
@@ -66,9 +71,8 @@ class ControlServer:
         except (OSError, Unauthorized) as error:
             self.problem = str(error)
             get_logger().warning(
-                "pystachio-node ps cannot see this process: it has no control socket",
-                folder=str(self._folder),
-                reason=self.problem,
+                f"pystachio-node ps cannot see this process: no control socket in {self._folder}: {self.problem}; "
+                "set XDG_RUNTIME_DIR to a folder of this user, or control_socket = false"
             )
         return self
 
@@ -112,25 +116,27 @@ class ControlServer:
                     too_long = Refused("invalid_request", f"a request is longer than {MOST_REQUEST_BYTES} bytes")
                     writer.write(answer_line(too_long))
                     return
-                answer = answer_line(await self._answer(line))
-                if len(answer) > MOST_ANSWER_BYTES:
-                    answer = answer_line(Refused("resource_exhausted", "too many plans to list"))
-                writer.write(answer)
+                writer.write(await self._answer(line))
                 await writer.drain()
 
-    async def _answer(self, line: bytes) -> Answer:
+    async def _answer(self, line: bytes) -> bytes:
         try:
-            return await self._act(read_request(line))
+            answer = answer_line(await self._act(read_request(line)))
         except PystachioError as error:
-            return refusal(error)
+            return answer_line(refusal(error))
         except Exception as error:
             get_logger().error("a control request failed", exc_info=error)
-            return refusal(InternalError(f"a control request failed: {error}"))
+            return answer_line(refusal(InternalError(f"a control request failed: {type(error).__name__}")))
+        if len(answer) > MOST_ANSWER_BYTES:
+            return answer_line(Refused("resource_exhausted", "too many plans to list"))
+        return answer
 
     async def _act(self, request: Request) -> Answer:
         match request:
             case Look():
                 return Seen(os.getpid(), _program(), self._node.activity())
+            case Find(beginning=beginning):
+                return Matches(_matching([plan.plan_id for plan in self._node.activity().plans], beginning))
             case Cancel(plan_id=plan_id):
                 await self._node.cancel(plan_id)
             case Prioritize(plan_id=plan_id, priority=name, deadline=deadline):
@@ -168,5 +174,13 @@ def _is_same_user(writer: asyncio.StreamWriter) -> bool:
     return user in (os.geteuid(), 0)
 
 
+def _matching(plan_ids: Sequence[str], beginning: str) -> tuple[str, ...]:
+    if beginning in plan_ids:
+        return (beginning,)
+    return tuple([plan_id for plan_id in plan_ids if plan_id.startswith(beginning)][:MOST_MATCHES])
+
+
 def _program() -> str:
-    return os.path.basename(sys.argv[0]) if sys.argv and sys.argv[0] else os.path.basename(sys.executable)
+    """The beginning of its name is enough."""
+    name = os.path.basename(sys.argv[0]) if sys.argv and sys.argv[0] else os.path.basename(sys.executable)
+    return short_label(name)

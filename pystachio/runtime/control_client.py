@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import Sequence
+import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
@@ -13,9 +13,12 @@ from pystachio.errors import InternalError, InvalidRequest, NodeLost, NotFound, 
 from pystachio.runtime.control_folder import ControlSocket, control_folders, control_sockets, is_alive
 from pystachio.runtime.control_protocol import (
     MOST_ANSWER_BYTES,
+    MOST_PLAN_ID,
     Answer,
     Done,
+    Find,
     Look,
+    Matches,
     Refused,
     Request,
     Seen,
@@ -24,7 +27,7 @@ from pystachio.runtime.control_protocol import (
 )
 
 ANSWER_SECONDS = 2.0
-"""A node answers within milliseconds, unless the collector or other code of its process holds the interpreter."""
+"""For a whole answer. A node answers within milliseconds, unless the collector or other code holds its interpreter."""
 
 _RECEIVED_BYTES = 1 << 16
 _MOST_AT_ONCE = 16
@@ -44,12 +47,7 @@ def look(folders: tuple[Path, ...] | None = None, *, seconds: float | None = Non
 
     `seconds` is how long to wait for each, by default `ANSWER_SECONDS`.
     """
-    patience = ANSWER_SECONDS if seconds is None else seconds
-    nodes = control_sockets(folders if folders is not None else control_folders())
-    if not nodes:
-        return []
-    with ThreadPoolExecutor(min(len(nodes), _MOST_AT_ONCE)) as threads:
-        return [found for found in threads.map(lambda node: _look_at(node, patience), nodes) if found is not None]
+    return [_found(node, answer) for node, answer in _ask_all(Look(), folders, seconds)]
 
 
 def steer(node: ControlSocket, request: Request, *, seconds: float = ANSWER_SECONDS) -> None:
@@ -59,55 +57,92 @@ def steer(node: ControlSocket, request: Request, *, seconds: float = ANSWER_SECO
             return
         case Refused(code=code, message=message, hint=hint):
             raise _refusals().get(code, InvalidRequest)(message, hint=hint)
-        case Seen():
-            raise NodeLost(f"the node of process {node.pid} answered another question")
+        case Seen() | Matches() as answer:
+            raise _no_sense(node, answer)
 
 
-def node_of_plan(found: Sequence[Found], plan_id: str) -> tuple[ControlSocket, str]:
+def node_of_plan(
+    plan_id: str, folders: tuple[Path, ...] | None = None, *, seconds: float | None = None
+) -> tuple[ControlSocket, str]:
     """The node that runs the plan, and the plan's whole id: the beginning of an id is enough where only one has it.
 
     Raises NotFound, InvalidRequest when several plans begin so, and NodeLost when none was found but a node is silent.
     """
-    running = [(each.node, plan.plan_id) for each in found if each.seen for plan in each.seen.activity.plans]
-    matches = [each for each in running if each[1] == plan_id] or [
-        each for each in running if plan_id and each[1].startswith(plan_id)
-    ]
+    missing = NotFound(f"no running plan has this id: {plan_id}", hint="pystachio-node ps lists them")
+    if not 0 < len(plan_id) <= MOST_PLAN_ID:
+        raise missing
+    running: list[tuple[ControlSocket, str]] = []
+    silent: list[PystachioError] = []
+    for node, answer in _ask_all(Find(plan_id), folders, seconds):
+        match answer:
+            case Matches(plan_ids=plan_ids):
+                running += [(node, each) for each in plan_ids]
+            case PystachioError():
+                silent.append(answer)
+            case _:
+                silent.append(_no_sense(node, answer))
+    matches = [each for each in running if each[1] == plan_id] or running
     if len(matches) == 1:
         return matches[0]
     if matches:
         raise InvalidRequest(
             f"several plans begin with {plan_id!r}", hint=f"one of {', '.join(sorted(each[1] for each in matches))}"
         )
-    for each in found:
-        if each.error is not None:
-            raise each.error
-    raise NotFound(f"no running plan has this id: {plan_id}", hint="pystachio-node ps lists them")
+    raise silent[0] if silent else missing
 
 
-def _look_at(node: ControlSocket, seconds: float) -> Found | None:
+def _ask_all(
+    request: Request, folders: tuple[Path, ...] | None, seconds: float | None
+) -> list[tuple[ControlSocket, Answer | PystachioError]]:
+    """What each node answers, or why it does not; without those of dead processes, whose sockets are removed."""
+    patience = ANSWER_SECONDS if seconds is None else seconds
+    nodes = control_sockets(folders if folders is not None else control_folders())
+    if not nodes:
+        return []
+    with ThreadPoolExecutor(min(len(nodes), _MOST_AT_ONCE)) as threads:
+        answers = threads.map(lambda node: _ask_if_alive(node, request, patience), nodes)
+        return [(node, answer) for node, answer in zip(nodes, answers, strict=True) if answer is not None]
+
+
+def _ask_if_alive(node: ControlSocket, request: Request, seconds: float) -> Answer | PystachioError | None:
     """None for the socket of a dead process."""
     try:
-        answer = _ask(node, Look(), seconds)
+        return _ask(node, request, seconds)
     except PystachioError as error:
         if isinstance(error, NotFound) or not is_alive(node.pid):
             # Nobody listens, or a child that was forked off holds what its parent has left behind.
             with suppress(OSError):
                 node.path.unlink()
             return None
-        return Found(node, None, error)
-    if isinstance(answer, Seen):
-        return Found(node, answer)
-    return Found(node, None, NodeLost(f"the node of process {node.pid} did not say what it does"))
+        return error
+
+
+def _found(node: ControlSocket, answer: Answer | PystachioError) -> Found:
+    match answer:
+        case Seen():
+            return Found(node, answer)
+        case PystachioError():
+            return Found(node, None, answer)
+    return Found(node, None, _no_sense(node, answer))
+
+
+def _no_sense(node: ControlSocket, answer: Answer) -> NodeLost:
+    """For a node that answers, but not what it was asked."""
+    if isinstance(answer, Refused):
+        return NodeLost(f"the node of process {node.pid} refuses to answer: {answer.message}", hint=answer.hint)
+    return NodeLost(f"the node of process {node.pid} answered another question")
 
 
 def _ask(node: ControlSocket, request: Request, seconds: float) -> Answer:
     """Raises NotFound when nobody listens, NodeLost when nobody answers, DataError for an answer without sense."""
+    deadline = time.monotonic() + seconds
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
         connection.settimeout(seconds)
         try:
             connection.connect(str(node.path))
-            connection.sendall(request_line(request))
-            return read_answer(_line(connection))
+            with suppress(BrokenPipeError):  # closed by the node, which may have said why
+                connection.sendall(request_line(request))
+            return read_answer(_line(connection, deadline))
         except (ConnectionRefusedError, FileNotFoundError):
             raise NotFound(f"no node listens at {node.path}") from None
         except OSError as error:
@@ -117,9 +152,14 @@ def _ask(node: ControlSocket, request: Request, seconds: float) -> Answer:
             ) from None
 
 
-def _line(connection: socket.socket) -> bytes:
+def _line(connection: socket.socket, deadline: float) -> bytes:
+    """Raises TimeoutError unless the whole line is here in time: some dribble."""
     received = bytearray()
     while not received.endswith(b"\n"):
+        left = deadline - time.monotonic()
+        if left <= 0:
+            raise TimeoutError
+        connection.settimeout(left)
         piece = connection.recv(_RECEIVED_BYTES)
         if not piece:
             raise ConnectionError("it closed the connection")

@@ -55,7 +55,7 @@ def control_sockets(folders: tuple[Path, ...]) -> list[ControlSocket]:
             continue  # whatever lies there was not put there by this user's nodes
         for path in paths:
             pid = path.name.partition("-")[0]
-            if path.suffix == SUFFIX and pid.isdigit():
+            if path.suffix == SUFFIX and pid.isascii() and pid.isdigit():
                 found.append(ControlSocket(path, int(pid)))
     return found
 

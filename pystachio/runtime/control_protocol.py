@@ -18,6 +18,7 @@ VERSION: Final = 1
 MOST_REQUEST_BYTES: Final = 16 << 10
 MOST_ANSWER_BYTES: Final = 16 << 20
 MOST_PLAN_ID: Final = 200
+MOST_MATCHES: Final = 20
 
 _STRICT = ConfigDict(extra="forbid")
 PlanId = Annotated[str, Field(min_length=1, max_length=MOST_PLAN_ID)]
@@ -29,6 +30,16 @@ class Look:
     """Answered with `Seen`."""
 
     kind: Literal["look"] = "look"
+    version: Literal[1] = VERSION
+
+
+@with_config(_STRICT)
+@dataclass(frozen=True, slots=True)
+class Find:
+    """Answered with `Matches`: the plans whose id begins so, without what they do."""
+
+    beginning: PlanId
+    kind: Literal["find"] = "find"
     version: Literal[1] = VERSION
 
 
@@ -54,7 +65,7 @@ class Prioritize:
     version: Literal[1] = VERSION
 
 
-Request = Look | Cancel | Prioritize
+Request = Look | Find | Cancel | Prioritize
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +76,14 @@ class Seen:
     program: str
     activity: NodeActivity
     kind: Literal["seen"] = "seen"
+
+
+@dataclass(frozen=True, slots=True)
+class Matches:
+    """The plan alone that has the whole id, otherwise at most `MOST_MATCHES` plans."""
+
+    plan_ids: tuple[str, ...]
+    kind: Literal["matches"] = "matches"
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +101,7 @@ class Refused:
     kind: Literal["refused"] = "refused"
 
 
-Answer = Seen | Done | Refused
+Answer = Seen | Matches | Done | Refused
 
 
 @cache

@@ -16,6 +16,10 @@ from pystachio.runtime.worker_pool import WorkerPool
 MOST_BEHIND = 3
 """Plans that are named as being in front."""
 
+LONGEST_LABEL = 100
+_LABEL_BEGINNING = 10 * LONGEST_LABEL
+"""Of a statement that may be megabytes long, only so many characters are looked at."""
+
 
 class ObservedPlan(NamedTuple):
     entry: PlanEntry
@@ -55,12 +59,20 @@ def observe(
     )
 
 
+def short_label(text: str) -> str:
+    """One line of bounded length that can be encoded: what people recognise a statement or program by."""
+    words = " ".join(text[:_LABEL_BEGINNING].split())
+    if len(text) > _LABEL_BEGINNING or len(words) > LONGEST_LABEL:
+        words = f"{words[: LONGEST_LABEL - 1]}…"
+    return words.encode(errors="replace").decode()
+
+
 def _plan_activity(plan: ObservedPlan, jobs: tuple[int, int], moment: _Moment) -> PlanActivity:
     entry = plan.entry
     waiting, running = jobs
     return PlanActivity(
         plan_id=entry.plan_id,
-        label=plan.label,
+        label=short_label(plan.label),
         priority=PriorityClass(entry.priority).name.lower(),
         deadline=None if entry.deadline is None else entry.deadline - moment.now,
         seconds=moment.now - entry.opened_at,

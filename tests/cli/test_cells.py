@@ -7,7 +7,8 @@ from decimal import Decimal
 import pyarrow as pa
 import pytest
 
-from pystachio.cli.cells import csv_column, json_cells, printable, text_cells
+from pystachio.cli.cells import csv_column, json_cells, text_cells
+from pystachio.cli.columns import printable
 
 NOON = dt.datetime(2024, 2, 29, 12, 0, 0, 500_000)
 

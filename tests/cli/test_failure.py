@@ -38,6 +38,11 @@ def test_an_unmapped_exception_is_called_a_defect(capsys: pytest.CaptureFixture[
     assert capsys.readouterr().err.startswith("internal error: ZeroDivisionError: oops\nhint: this is a defect")
 
 
+def test_control_characters_of_names_do_not_reach_the_terminal() -> None:
+    error = NotFound("no such column: \x1b[31mred\x07\r\n\tline two", hint="\x9bA")
+    assert describe(error) == "not found: no such column: \\x1b[31mred\\x07\n\tline two\nhint: \\x9bA"
+
+
 def test_hint_stands_on_a_line_of_its_own() -> None:
     error = NotFound("no such table: lineitm", hint="did you mean lineitem?")
     assert describe(error) == "not found: no such table: lineitm\nhint: did you mean lineitem?"

@@ -6,7 +6,9 @@ import json
 import os
 import socket
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 import pytest
@@ -15,6 +17,7 @@ from typer.testing import CliRunner
 import pystachio
 from pystachio.cli.main import app
 from pystachio.errors import Cancelled
+from pystachio.runtime.control_protocol import Refused, answer_line
 
 
 @pytest.fixture
@@ -115,6 +118,45 @@ def test_a_process_that_does_not_answer(runtime: Path, monkeypatch: pytest.Monke
             done = run(*command)
             assert done.exit_code == 3
             assert "does not answer" in done.stderr
+
+
+EVIL = "\x1b]0;pwned\x07\x1b[2Jline\nline"
+
+
+def test_no_text_of_a_plan_moves_the_cursor(runtime: Path, data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.argv", [EVIL])
+    with pystachio.connect(threads=1) as session:
+        session.register("numbers", data / "numbers")
+        unread = session.sql(f"select n, '{EVIL}' as c from numbers", priority="batch")
+        for command in (["ps"], ["top", "--once", "--interval", "0.1"]):
+            done = run(*command)
+            assert done.exit_code == 0
+            assert not {"\x1b", "\x07"} & set(done.stdout), command
+            assert "\\x1b]0;pwned\\x07" in done.stdout
+        unread.cancel()
+
+
+def test_what_an_evil_node_answers_does_not_move_the_cursor(runtime: Path) -> None:
+    runtime.mkdir(mode=0o700)
+
+    def refuse(listener: socket.socket) -> None:
+        with suppress(OSError):
+            while True:
+                connection, _ = listener.accept()
+                with connection:
+                    connection.recv(1000)
+                    connection.sendall(answer_line(Refused("no", EVIL)))
+
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(runtime / f"{os.getpid()}-evil.sock"))
+        listener.listen()
+        Thread(target=refuse, args=(listener,), daemon=True).start()
+        for command in (["ps"], ["top", "--once", "--interval", "0.1"], ["cancel", "abc"]):
+            done = run(*command)
+            assert done.exit_code == 3
+            assert "\\x1b]0;pwned\\x07" in done.stderr
+            assert not {"\x1b", "\x07"} & set(done.stdout + done.stderr), command
+        listener.shutdown(socket.SHUT_RDWR)
 
 
 def test_a_process_may_keep_to_itself(runtime: Path) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from pystachio.cli.columns import aligned, link_text
+from pystachio.cli.columns import aligned, link_text, shortened
 from pystachio.cli.rates import picture, wait_text
 from pystachio.errors import NodeLost
 from pystachio.runtime.activity import LinkActivity, NodeActivity, PlanActivity, Reason, State, Wait
@@ -91,6 +91,8 @@ def test_waits_in_words() -> None:
 def test_columns() -> None:
     assert aligned(("A", "LONG"), [("abc", "d")]) == "A    LONG\nabc  d\n"
     assert aligned(("A",), []) == "A\n"
+    assert aligned(("A", "B"), [("\x1b[2J\x07", "b\nb")]) == "A            B\n\\x1b[2J\\x07  b\\nb\n"
+    assert shortened("\x1b]0;title\x07 select", 12) == "\\x1b]0;titl…"
     assert link_text(DISK) == DISK
     assert link_text("emulated /some/long/path/to/ssd0 write") == "emulated …/ssd0 write"
     assert link_text("network a-very-long-name-of-a-peer:8815 read") == "network a-very-long-name-of-a-peer:8815 read"

@@ -10,7 +10,10 @@ import socket
 import stat
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Callable, Sequence
+import threading
+import time
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TypeVar
 
@@ -19,11 +22,19 @@ import pytest
 from pystachio.errors import Cancelled, DataError, InvalidRequest, NodeLost, NotFound
 from pystachio.io_scheduler.core.request import PriorityClass
 from pystachio.runtime.control import MOST_CONNECTIONS, ControlServer
-from pystachio.runtime.control_client import Found, look, node_of_plan, steer
+from pystachio.runtime.control_client import look, node_of_plan, steer
 from pystachio.runtime.control_folder import ControlSocket, control_folders, control_sockets
-from pystachio.runtime.control_protocol import MOST_REQUEST_BYTES, Cancel, Look, Prioritize, request_line
+from pystachio.runtime.control_protocol import (
+    MOST_ANSWER_BYTES,
+    MOST_REQUEST_BYTES,
+    Cancel,
+    Look,
+    Prioritize,
+    request_line,
+)
 from pystachio.runtime.executor import PlanScope, TaskSpec
 from pystachio.runtime.node import Node
+from pystachio.runtime.observation import LONGEST_LABEL
 from tests.runtime.nodes import make_node
 
 T = TypeVar("T")
@@ -47,6 +58,16 @@ def endless(scope: PlanScope) -> Sequence[TaskSpec]:
 async def outside(call: Callable[[], T]) -> T:
     """As another process: not on the node's loop."""
     return await asyncio.to_thread(call)
+
+
+@contextmanager
+def mute_socket(folder: Path) -> Iterator[None]:
+    """Of a living process that never answers."""
+    folder.mkdir(mode=0o700, exist_ok=True)
+    with socket.socket(socket.AF_UNIX) as mute:
+        mute.bind(str(folder / f"{os.getpid()}-mute.sock"))
+        mute.listen()
+        yield
 
 
 def socket_in(folder: Path) -> ControlSocket:
@@ -73,7 +94,7 @@ async def test_plans_are_listed_steered_and_cancelled(node: Node, folder: Path) 
     assert plans["abd2"].deadline is not None
     assert found[0].seen.pid == os.getpid()
 
-    where, plan_id = node_of_plan(found, "abc")
+    where, plan_id = await outside(lambda: node_of_plan("abc", (folder,)))
     assert plan_id == "abc1"
     await outside(lambda: steer(where, Prioritize("abc1", "interactive", 5.0)))
     changed = {plan.plan_id: plan for plan in node.activity().plans}["abc1"]
@@ -96,23 +117,61 @@ async def test_what_the_node_refuses(node: Node, folder: Path) -> None:
         await outside(lambda: steer(where, Prioritize("p", "batch", 1.0)))
 
 
-def test_plans_by_the_beginning_of_their_id() -> None:
-    silent = Found(ControlSocket(Path("x"), 1), None, NodeLost("silent"))
-    with pytest.raises(NotFound):
-        node_of_plan([], "a")
-    with pytest.raises(NodeLost):
-        node_of_plan([silent], "a")
+def test_a_plan_that_no_node_has(folder: Path) -> None:
+    for plan_id in ("a", "", "a" * 1000):
+        with pytest.raises(NotFound, match="no running plan"):
+            node_of_plan(plan_id, (folder,))
+    with mute_socket(folder), pytest.raises(NodeLost, match="no answer in time"):
+        node_of_plan("a", (folder,), seconds=0.05)
 
 
 async def test_an_ambiguous_beginning(node: Node, folder: Path) -> None:
     for plan_id in ("abc1", "abc2", "abc"):
         await node.submit(endless, plan_id=plan_id)
-    found = await outside(lambda: look((folder,)))
-    assert node_of_plan(found, "abc")[1] == "abc", "the whole id counts first"
+    assert (await outside(lambda: node_of_plan("abc", (folder,))))[1] == "abc", "the whole id counts first"
+    with pytest.raises(InvalidRequest, match="several plans") as caught:
+        await outside(lambda: node_of_plan("ab", (folder,)))
+    assert caught.value.hint == "one of abc, abc1, abc2"
+
+
+async def test_long_statements_keep_nobody_from_looking_and_steering(node: Node, folder: Path) -> None:
+    statement = "select 1 -- " + "x" * MOST_ANSWER_BYTES
+    handle = await node.submit(endless, plan_id="abc1", label=statement)
+    await node.submit(endless, plan_id="odd", label="\n  select '\udcff' \n from\tt " + " " * 2000)
+    (found,) = await outside(lambda: look((folder,)))
+    assert found.seen is not None
+    labels = {plan.plan_id: plan.label for plan in found.seen.activity.plans}
+    assert len(labels["abc1"]) == LONGEST_LABEL
+    assert labels["abc1"].startswith("select 1 -- xxx")
+    assert labels["odd"] == "select '?' from t…"
+    where, plan_id = await outside(lambda: node_of_plan("abc", (folder,)))
+    await outside(lambda: steer(where, Cancel(plan_id)))
+    assert isinstance(await handle.wait_ended(), Cancelled)
+
+
+async def test_plans_that_are_too_many_to_list_are_steered_all_the_same(
+    node: Node, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pystachio.runtime.control.MOST_ANSWER_BYTES", 2000)
+    handles = [await node.submit(endless, plan_id=f"plan{number}") for number in range(30)]
+    (found,) = await outside(lambda: look((folder,)))
+    assert "too many plans to list" in str(found.error)
+    where, plan_id = await outside(lambda: node_of_plan("plan29", (folder,)))
+    await outside(lambda: steer(where, Cancel(plan_id)))
+    assert isinstance(await handles[29].wait_ended(), Cancelled)
     with pytest.raises(InvalidRequest, match="several plans"):
-        node_of_plan(found, "ab")
-    with pytest.raises(NotFound):
-        node_of_plan(found, "")
+        await outside(lambda: node_of_plan("plan", (folder,)))
+
+
+async def test_a_node_with_too_many_connections_says_so(node: Node, folder: Path) -> None:
+    path = socket_in(folder).path
+    held = [await asyncio.open_unix_connection(path) for _ in range(MOST_CONNECTIONS)]
+    (found,) = await outside(lambda: look((folder,)))
+    assert "too many connections to the node" in str(found.error)
+    with pytest.raises(NodeLost, match="too many connections"):
+        await outside(lambda: node_of_plan("a", (folder,)))
+    for _, writer in held:
+        writer.close()
 
 
 @pytest.mark.parametrize(
@@ -127,6 +186,7 @@ async def test_an_ambiguous_beginning(node: Node, folder: Path) -> None:
         b'{"kind": "look", "more": 1}\n',
         b'{"kind": "cancel"}\n',
         b'{"kind": "cancel", "plan_id": ""}\n',
+        b'{"kind": "find", "beginning": ""}\n',
         b'{"kind": "cancel", "plan_id": 7}\n',
         b'{"kind": "cancel", "plan_id": "' + b"x" * 300 + b'"}\n',
         b'{"kind": "prioritize", "plan_id": "p", "priority": "batch", "deadline": "soon"}\n',
@@ -177,7 +237,9 @@ async def test_open_connections_do_not_keep_the_node_from_ending(folder: Path) -
 
 
 @pytest.mark.parametrize("obstacle", ["file", "open to others", "symlink", "long", "missing parent"])
-async def test_a_socket_that_cannot_be_opened_fails_nothing(tmp_path: Path, obstacle: str) -> None:
+async def test_a_socket_that_cannot_be_opened_fails_nothing(
+    tmp_path: Path, obstacle: str, caplog: pytest.LogCaptureFixture
+) -> None:
     folder = tmp_path / "sockets"
     match obstacle:
         case "file":
@@ -195,6 +257,10 @@ async def test_a_socket_that_cannot_be_opened_fails_nothing(tmp_path: Path, obst
     async with make_node() as node:
         async with ControlServer(node, folder=folder) as server:
             assert server.problem
+            (said,) = [record.getMessage() for record in caplog.records]
+            assert str(folder) in said
+            assert server.problem in said
+            assert "XDG_RUNTIME_DIR" in said
             await node.submit(endless, plan_id="p")
             assert await outside(lambda: look((folder,))) == []
         await node.cancel("p")
@@ -205,6 +271,7 @@ async def test_sockets_of_dead_processes_are_removed(node: Node, folder: Path) -
     with socket.socket(socket.AF_UNIX) as forgotten:
         forgotten.bind(str(dead))
     (folder / "notes.txt").write_text("not a socket")
+    (folder / "²-a.sock").write_text("its name is no number")
     found = await outside(lambda: look((folder,)))
     assert [each.node.pid for each in found] == [os.getpid()]
     assert not dead.exists()
@@ -222,6 +289,29 @@ def test_who_does_not_answer_is_named_and_one_that_answers_nonsense_too(tmp_path
         (found,) = look((folder,), seconds=0.05)
         assert isinstance(found.error, NodeLost)
         assert [path.name for path in folder.iterdir()] == [f"{os.getpid()}-mute.sock"], "its process is dead"
+
+
+def test_an_answer_that_dribbles_is_not_waited_for(folder: Path) -> None:
+    folder.mkdir(mode=0o700)
+    ended = threading.Event()
+
+    def dribble(listener: socket.socket) -> None:
+        connection, _ = listener.accept()
+        with connection, suppress(OSError):
+            while not ended.wait(0.05):
+                connection.sendall(b"x")
+
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(folder / f"{os.getpid()}-slow.sock"))
+        listener.listen()
+        thread = threading.Thread(target=dribble, args=(listener,), daemon=True)
+        thread.start()
+        started = time.monotonic()
+        (found,) = look((folder,), seconds=0.3)
+        ended.set()
+        thread.join()
+    assert 0.25 < time.monotonic() - started < 2
+    assert "no answer in time" in str(found.error)
 
 
 async def test_an_answer_without_sense(tmp_path: Path) -> None:
