@@ -162,16 +162,20 @@ class Result:
         """Write what is remembered of the plan as a Perfetto trace (https://ui.perfetto.dev opens it); replaces `path`.
 
         Take it soon after the plan's end: records are kept in rings of bounded size. Raises InvalidRequest when the
-        session is closed or nothing is traced, and the typed errors of writing a file.
+        session is closed, nothing is traced or `path` is none, and the typed errors of writing a file; then the file
+        is what it was before.
         """
+        from pystachio.atomic_file import replaced_at_end
         from pystachio.io_scheduler.os_errors import from_os_error
         from pystachio.trace.perfetto_export import perfetto_trace
 
+        target = _file_path(path)
         content = perfetto_trace(self._running.trace())
         try:
-            Path(path).write_bytes(content)
+            with replaced_at_end(target) as file:
+                file.write(content)
         except OSError as error:
-            raise from_os_error(error, os.fspath(path), "written") from error
+            raise from_os_error(error, str(target), "written") from error
 
     def metrics(self) -> ResultMetrics:
         """Progress so far, or the totals after the end."""
@@ -188,3 +192,17 @@ class Result:
 
     def __repr__(self) -> str:
         return f"<Result {self.plan_id} of {len(self.schema)} columns>"
+
+
+def _file_path(path: object) -> Path:
+    """Raises InvalidRequest for what names no file."""
+    name = os.fspath(path) if isinstance(path, os.PathLike) else path
+    if not isinstance(name, str):
+        raise InvalidRequest(f"the path of a file must be text or a pathlib.Path, not {type(path).__name__}")
+    try:
+        encoded = os.fsencode(name)
+    except UnicodeEncodeError:
+        raise InvalidRequest(f"the path of a file cannot be encoded: {name!r}") from None
+    if not encoded or b"\0" in encoded:
+        raise InvalidRequest(f"the path of a file is empty or contains a NUL: {name!r}")
+    return Path(name)

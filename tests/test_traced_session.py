@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import subprocess
+import sys
+import time
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -14,7 +20,7 @@ from typer.testing import CliRunner
 
 import pystachio
 from pystachio.cli.main import app
-from pystachio.errors import InvalidRequest, NotFound
+from pystachio.errors import InvalidRequest, NotFound, ResourceExhausted
 from pystachio.trace.plan_trace import PlanTrace
 
 STATEMENT = "select g, count(*) as n from t join u on t.k = u.k where v > 10 group by g order by g"
@@ -41,6 +47,10 @@ def connect(folder: Path, **settings: object) -> pystachio.Session:
 def session(folder: Path) -> Iterator[pystachio.Session]:
     with connect(folder) as session:
         yield session
+
+
+def query(folder: Path, *arguments: str) -> Any:
+    return CliRunner().invoke(app, ["query", "--data", str(folder), *arguments])
 
 
 def records(result: pystachio.Result) -> PlanTrace:
@@ -130,13 +140,97 @@ def test_after_the_session_was_closed(folder: Path, tmp_path: Path) -> None:
 def test_a_folder_that_is_not_there(session: pystachio.Session, tmp_path: Path) -> None:
     result = session.sql("select 1")
     result.to_arrow()
-    with pytest.raises(NotFound):
+    with pytest.raises(NotFound, match=f"no such folder: {tmp_path / 'none'}"):
         result.trace(tmp_path / "none" / "q.pftrace")
+
+
+@pytest.mark.parametrize("path", [None, 5, b"x", {}, "", "a\0b", "\udcff\ud800", "x" * 5000, "."])
+def test_what_is_no_path_of_a_file(session: pystachio.Session, path: object) -> None:
+    result = session.sql("select 1")
+    result.to_arrow()
+    with pytest.raises(InvalidRequest):
+        result.trace(path)  # type: ignore[arg-type]
+
+
+def test_a_full_disk_leaves_the_old_trace(
+    session: pystachio.Session, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    target = tmp_path / "q.pftrace"
+    target.write_bytes(b"before")
+    result = session.sql("select 1")
+    result.to_arrow()
+    opened = Path.open
+
+    def full(path: Path, mode: str) -> object:
+        opened(path, mode).close()
+        return opened(Path("/dev/full"), "wb")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Path, "open", full)
+        with pytest.raises(ResourceExhausted, match="disk is full"):
+            result.trace(str(target))
+    assert target.read_bytes() == b"before"
+    assert os.listdir(tmp_path) == ["q.pftrace"]
 
 
 def test_on_the_command_line(folder: Path, tmp_path: Path) -> None:
     target = tmp_path / "q.pftrace"
-    done = CliRunner().invoke(app, ["query", "--data", str(folder), "--analyze", "--trace", str(target), STATEMENT])
+    done = query(folder, "--analyze", "--trace", str(target), STATEMENT)
     assert done.exit_code == 0, done.stderr
     assert "bounded this plan" in done.stdout
     assert target.stat().st_size > 1000
+
+
+@pytest.mark.parametrize("option", ["--trace", "--output"])
+@pytest.mark.parametrize("name", ["none/q.pftrace", "folder", "."])
+def test_a_file_that_cannot_be_written_is_said_before_the_query_runs(
+    folder: Path, tmp_path: Path, option: str, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "folder").mkdir()
+    monkeypatch.setattr("pystachio.cli.query.connected", None)
+    done = query(folder, option, str(tmp_path / name), "select 1 as one")
+    assert done.exit_code == 1
+    assert done.stdout == ""
+    assert ("no such folder" if "none" in name else "directory") in done.stderr
+
+
+def test_nothing_to_trace(folder: Path, tmp_path: Path) -> None:
+    target = str(tmp_path / "q.pftrace")
+    done = query(folder, "--explain", "--trace", target, STATEMENT)
+    assert (done.exit_code, done.stdout) == (2, "")
+    assert "--analyze" in done.stderr
+    assert query(folder, "--output", target, "--trace", target, STATEMENT).exit_code == 2
+    assert not os.listdir(tmp_path)
+
+
+def test_a_failed_query_leaves_its_trace(folder: Path, tmp_path: Path) -> None:
+    target = tmp_path / "q.pftrace"
+    done = query(folder, "--trace", str(target), "select sum(1 / (k - 40000)) as s from t")
+    assert done.exit_code == 1
+    assert target.stat().st_size > 100
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupted_query_leaves_its_trace(folder: Path, tmp_path: Path, number: int) -> None:
+    target = tmp_path / "q.pftrace"
+    rows = tmp_path / "rows"
+    os.mkfifo(rows)
+    command = ["query", "--data", str(folder), "--trace", str(target), "--output", str(rows), "--format", "csv"]
+    process = subprocess.Popen(
+        [
+            sys.executable,
+            "-m",
+            "pystachio.cli.main",
+            *command,
+            "select t.k, t2.k as k2 from t, t as t2 where t.g = t2.g",
+        ],
+        stderr=subprocess.PIPE,
+    )
+    with rows.open("rb") as reader:
+        assert reader.read(10)
+        time.sleep(0.2)
+        process.send_signal(number)
+        _, said = process.communicate(timeout=30)
+    assert process.returncode == 130, said
+    assert target.stat().st_size > 1000
+    assert sorted(os.listdir(tmp_path)) == ["q.pftrace", "rows"]

@@ -5,12 +5,12 @@ from __future__ import annotations
 import errno
 import os
 import sys
-import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
 
+from pystachio.atomic_file import replaced_at_end, require_writable
 from pystachio.errors import InvalidRequest, PystachioError, ResourceExhausted, Unauthorized
 
 _STANDARD_ERROR = 2
@@ -52,24 +52,16 @@ def open_output(path: Path | None) -> Iterator[BinaryIO]:
         with _write_errors("standard output"):
             yield sys.stdout.buffer
             sys.stdout.buffer.flush()
-    elif path.exists() and not path.is_file():
-        with _write_errors(str(path)), path.open("wb") as pipe:
-            yield pipe
     else:
-        with _write_errors(str(path)), _replaced_at_end(path.resolve()) as file:
+        with _write_errors(str(path)), replaced_at_end(path) as file:
             yield file
 
 
-@contextmanager
-def _replaced_at_end(path: Path) -> Iterator[BinaryIO]:
-    partial = path.with_name(f".{path.name}.{uuid.uuid4().hex[:8]}.part")
-    try:
-        with partial.open("xb") as file:
-            yield file
-        partial.replace(path)
-    except BaseException:
-        partial.unlink(missing_ok=True)
-        raise
+def check_output(path: Path | None) -> None:
+    """Raises what would keep `open_output` from opening the file, before anything is done for it."""
+    if path is not None:
+        with _write_errors(str(path)):
+            require_writable(path)
 
 
 @contextmanager
@@ -81,6 +73,8 @@ def _write_errors(where: str) -> Iterator[None]:
         raise
     except OSError as error:
         raise typed_write_error(error, where) from None
+    except UnicodeEncodeError:
+        raise InvalidRequest(f"the output's name cannot be encoded: {where!r}") from None
 
 
 def typed_write_error(error: OSError, where: str) -> PystachioError:

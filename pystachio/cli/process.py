@@ -16,7 +16,7 @@ from typing import NoReturn
 
 from pystachio.cli.failure import ExitCode
 
-_GRACE_SECONDS = 0.4
+GRACE_SECONDS = 0.4
 """From Ctrl-C to the end of the process, whatever its threads are doing."""
 
 
@@ -75,7 +75,7 @@ def end_now(code: int) -> NoReturn:
 
 
 @contextmanager
-def interruptible(within: float = _GRACE_SECONDS) -> Iterator[None]:
+def interruptible(within: float = GRACE_SECONDS) -> Iterator[None]:
     """In the block, Ctrl-C and SIGTERM raise KeyboardInterrupt, and end the process at the latest `within` s later."""
 
     def interrupted(number: int, frame: FrameType | None) -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -12,16 +14,20 @@ import typer
 
 from pystachio.cli.failure import describe, reported
 from pystachio.cli.formats import Format, choose_format, write_rows
-from pystachio.cli.output import open_output, readable_bytes, say
-from pystachio.cli.process import importing_only_what_is_needed, interruptible, started
+from pystachio.cli.output import check_output, open_output, readable_bytes, say
+from pystachio.cli.process import GRACE_SECONDS, importing_only_what_is_needed, interruptible, started
 from pystachio.cli.progress import ProgressBar, progress_bar
-from pystachio.errors import InvalidRequest, NotFound, Unauthorized
+from pystachio.errors import InvalidRequest, NotFound, PystachioError, Unauthorized
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
     from pystachio.result import Result
     from pystachio.session import Session
+
+
+_TRACE_SECONDS = 5.0
+"""From Ctrl-C to the end of a process that writes what its query did until then."""
 
 
 class Priority(StrEnum):
@@ -74,23 +80,26 @@ def query(
     if how.binary and output is None and sys.stdout.isatty():
         raise typer.BadParameter(f"{how} is binary: name a file with --output, or pipe it into a program")
     statement = _statement(sql, file)
+    if trace is not None and explain and not analyze:
+        raise typer.BadParameter("--explain runs nothing that could be traced: say --analyze")
+    if trace is not None and output is not None and os.path.realpath(trace) == os.path.realpath(output):
+        raise typer.BadParameter("--output and --trace name the same file")
     seconds = deadline_option(deadline)
     if seconds is not None and priority not in (None, Priority.INTERACTIVE):
         raise typer.BadParameter("a deadline orders interactive queries only")
     settings: dict[str, Any] = {"memory": memory, "device": device, "threads": threads, "config": config}
-    with interruptible(), reported(), connected(**settings) as session:
-        if data is not None:
-            register_folder(session, data)
-        if explain and not analyze:
-            _print_text(session.explain(statement), output)
-            return
-        result = session.sql(statement, priority=(priority or Priority.INTERACTIVE).value, deadline=seconds)
-        try:
-            _deliver(result, how, output, analyze=analyze, quiet=quiet)
-            if trace is not None:
-                result.trace(trace)
-        finally:
-            result.cancel()
+    with interruptible(GRACE_SECONDS if trace is None else _TRACE_SECONDS), reported():
+        check_output(output)
+        check_output(trace)
+        with connected(**settings) as session:
+            if data is not None:
+                register_folder(session, data)
+            if explain and not analyze:
+                _print_text(session.explain(statement), output)
+                return
+            result = session.sql(statement, priority=(priority or Priority.INTERACTIVE).value, deadline=seconds)
+            with _traced(result, trace):
+                _deliver(result, how, output, analyze=analyze, quiet=quiet)
 
 
 def deadline_option(text: str | None) -> float | None:
@@ -168,6 +177,24 @@ def _deliver(result: Result, how: Format, output: Path | None, *, analyze: bool,
         say(f"{_counted(metrics.rows, 'row')} in {metrics.seconds:.2f} s, {readable_bytes(metrics.bytes_read)} read")
     if analyze:
         _print_text(result.explain(analyze=True), None)
+
+
+@contextmanager
+def _traced(result: Result, trace: Path | None) -> Iterator[None]:
+    """The plan ends with the block; then its trace is written, also that of a plan that failed or was interrupted."""
+    try:
+        yield
+    except BaseException:
+        result.cancel()
+        if trace is not None:
+            try:
+                result.trace(trace)
+            except PystachioError as error:
+                say(describe(error))
+        raise
+    result.cancel()
+    if trace is not None:
+        result.trace(trace)
 
 
 def _stopping(bar: ProgressBar | None, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

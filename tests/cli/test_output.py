@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from pystachio.cli.output import open_output, readable_bytes
-from pystachio.errors import InvalidRequest, ResourceExhausted
+from pystachio.cli.output import check_output, open_output, readable_bytes
+from pystachio.errors import InvalidRequest, NotFound, ResourceExhausted
 
 
 def test_file_appears_complete(tmp_path: Path) -> None:
@@ -44,8 +44,35 @@ def test_a_link_keeps_pointing_to_the_written_file(tmp_path: Path) -> None:
 
 
 def test_missing_folder_is_a_typed_error(tmp_path: Path) -> None:
-    with pytest.raises(InvalidRequest, match="No such file or directory"), open_output(tmp_path / "no" / "rows.csv"):
-        pass
+    for path in (tmp_path / "no" / "rows.csv", tmp_path / "no" / "such" / "rows.csv"):
+        with pytest.raises(NotFound, match=f"no such folder: {path.parent}"), open_output(path):
+            pass
+        with pytest.raises(NotFound, match=f"no such folder: {path.parent}"):
+            check_output(path)
+
+
+def test_a_check_leaves_nothing_and_harms_nothing(tmp_path: Path) -> None:
+    (tmp_path / "there").write_text("before")
+    for path in (tmp_path / "there", tmp_path / ("x" * 255), Path("/dev/null"), None):
+        check_output(path)
+    assert os.listdir(tmp_path) == ["there"]
+    assert (tmp_path / "there").read_text() == "before"
+
+
+@pytest.mark.parametrize("name", ["", "x" * 256, "file/x", "\udcff\ud800"])
+def test_what_cannot_be_written_is_found_out_before(tmp_path: Path, name: str) -> None:
+    (tmp_path / "file").write_text("")
+    for path in (tmp_path / name,):
+        with pytest.raises(InvalidRequest):
+            check_output(path)
+        with pytest.raises(InvalidRequest), open_output(path):
+            pass
+
+
+def test_the_longest_names(tmp_path: Path) -> None:
+    with open_output(tmp_path / ("ä" * 127)) as sink:
+        sink.write(b"rows")
+    assert (tmp_path / ("ä" * 127)).read_bytes() == b"rows"
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
