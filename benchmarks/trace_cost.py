@@ -21,7 +21,7 @@ from benchmarks import data
 from benchmarks.figures import Figure
 from benchmarks.trace_cases import CASES
 from pystachio.io_scheduler.core.request import Link, PathTaken, PriorityClass
-from pystachio.io_scheduler.history import History, TransferRecord
+from pystachio.io_scheduler.history import History
 from pystachio.runtime.clock import SystemClock
 from pystachio.runtime.metrics import OperatorMetrics, PlanMetrics
 from pystachio.runtime.tracing import Tracing, WaitReason
@@ -140,9 +140,7 @@ def _record_transfers() -> Callable[[], object]:
     def record() -> None:
         origin = history.origin(1, "plan", "scan", PriorityClass.NORMAL, link, 1.0)
         history.chunk(origin, 0, 1, 2.0, 3.0, PathTaken.DIRECT, False)
-        history.transfer(
-            TransferRecord(1, "plan", "scan", PriorityClass.NORMAL, link, "/file", 1, 1.0, 2.0, 3.0, None, None, None)
-        )
+        history.transfer(origin, "/file", 1, 2.0, 3.0, None, None, None)
         history.consumed(1, 3.0)
 
     return record

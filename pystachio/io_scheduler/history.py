@@ -79,8 +79,7 @@ class HistorySnapshot(NamedTuple):
 class History:
     """The last `capacity` chunks and as many transfers. Recorded on the service's loop, asked on any thread.
 
-    `transfer` and `window` take a record. All methods do nothing when the history is not `enabled`; making a record
-    costs more than keeping it, so callers ask `enabled` first.
+    All methods do nothing when the history is not `enabled`; callers ask that first.
     """
 
     def __init__(self, *, capacity: int = CAPACITY, enabled: bool = True) -> None:
@@ -88,17 +87,16 @@ class History:
         kept = capacity if enabled else 0
         self._numbers = Numbers()
         self._chunks = Ring(self._chunk, kept)
-        self._transfers = Ring(TransferRecord._make, kept, _objects(TransferRecord, "priority", "link", "credit"))
+        self._transfers = Ring(self._transfer, kept)
         self._consumed: Ring[tuple[int, float]] = Ring(_consumption, kept)
-        self._windows = Ring(WindowRecord._make, kept, _objects(WindowRecord, "link"))
-        # The rings' own methods: nothing is called in between.
-        self.transfer: Callable[[TransferRecord], None] = self._transfers.append
+        self._windows = Ring(WindowRecord._make, kept, (WindowRecord._fields.index("link"),))
+        # The ring's own method: nothing is called in between.
         self.window: Callable[[WindowRecord], None] = self._windows.append
 
     def origin(
         self, transfer_id: int, plan_id: str, operator: str, priority: PriorityClass, link: Link, submitted_at: float
     ) -> Origin:
-        """What `chunk` wants of the transfer: there is one chunk in every 10 us on a busy node."""
+        """What `chunk` and `transfer` want of a transfer: on a busy node a chunk may end every 10 us."""
         if not self.enabled:
             return _NOTHING
         numbers = self._numbers
@@ -116,6 +114,20 @@ class History:
     ) -> None:
         """One stay of a chunk inside a device."""
         self._chunks.append_row((origin, offset, length, started_at, ended_at, self._numbers.of(path), failed))
+
+    def transfer(
+        self,
+        origin: Origin,
+        path: str,
+        length: int,
+        started_at: float | None,
+        ended_at: float,
+        error: str | None,
+        credit: CreditPool | None,
+        peer: str | None,
+    ) -> None:
+        """A transfer has ended; the arguments are those of `TransferRecord`."""
+        self._transfers.append_row((origin, path, length, started_at, ended_at, error, self._numbers.of(credit), peer))
 
     def consumed(self, transfer_id: int, at: float) -> None:
         """Whoever asked for the transfer has taken its bytes over, or let go of them."""
@@ -155,6 +167,25 @@ class History:
             failed,
         )
 
+    def _transfer(self, row: tuple[Any, ...]) -> TransferRecord:
+        origin, path, length, started_at, ended_at, error, credit, peer = row
+        transfer_id, plan_id, operator, priority, link, submitted_at = origin
+        return TransferRecord(
+            transfer_id,
+            plan_id,
+            operator,
+            self._numbers[priority],
+            self._numbers[link],
+            path,
+            length,
+            submitted_at,
+            started_at,
+            ended_at,
+            error,
+            self._numbers[credit],
+            peer,
+        )
+
     def _complete_from(self) -> float:
         """Records arrive in the order of their ends: what is lost ended before the oldest that is left."""
         oldest = (self._chunks.forgetting, self._transfers.forgetting)
@@ -170,10 +201,6 @@ def _ended_at(record: ChunkRecord | TransferRecord) -> float:
 
 def _consumed_at(consumption: tuple[int, float]) -> float:
     return consumption[1]
-
-
-def _objects(record: type[NamedTuple], *names: str) -> tuple[int, ...]:
-    return tuple(record._fields.index(name) for name in names)
 
 
 def _consumption(values: tuple[Any, ...]) -> tuple[int, float]:

@@ -12,11 +12,9 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
-from itertools import count
 from typing import assert_never
 
-from pystachio.errors import Cancelled, DataError, InternalError, InvalidRequest, PystachioError
+from pystachio.errors import Cancelled, InternalError, InvalidRequest, PystachioError
 from pystachio.io_scheduler.activity import IoActivity, link_use
 from pystachio.io_scheduler.buffers import BufferPool, BufferStatistics
 from pystachio.io_scheduler.client import TransferClient
@@ -49,19 +47,18 @@ from pystachio.io_scheduler.core.policy import POLICIES, Policy
 from pystachio.io_scheduler.core.request import (
     CreditPool,
     Direction,
-    Extent,
     Lease,
     Link,
-    PathTaken,
     PriorityClass,
     Transfer,
 )
 from pystachio.io_scheduler.core.scheduler import Scheduler
-from pystachio.io_scheduler.devices import ChunkEnd, ChunkRequest, Device, OpenDevice, choose
-from pystachio.io_scheduler.history import History, TransferRecord, WindowRecord
+from pystachio.io_scheduler.devices import ChunkEnd, Device, OpenDevice, choose
+from pystachio.io_scheduler.history import History, WindowRecord
 from pystachio.io_scheduler.ledger import Ledger
 from pystachio.io_scheduler.links import Links, Locate, OpenFiles, locate_disk
-from pystachio.io_scheduler.submission import PendingChunk, PendingTransfer, Request, Submission
+from pystachio.io_scheduler.submission import Request, Submission
+from pystachio.io_scheduler.under_way import UnderWay
 
 _TRANSFERS_PER_TURN = 512
 """Taken in one turn, by all plans together but a few of each; about 2 ms."""
@@ -115,10 +112,14 @@ class IoSchedulerService:
         self._core = Scheduler(policy)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._priorities: dict[str, PriorityClass] = {}
-        self._transfer_ids = count()
-        self._pending: dict[int, PendingTransfer] = {}
-        self._inside: dict[tuple[int, int], PendingChunk] = {}
-        self._written_off: dict[tuple[int, int], PendingChunk] = {}
+        self._under_way = UnderWay(
+            files=self._files,
+            ledger=self.ledger,
+            history=self.history,
+            buffers=self.buffers,
+            priorities=self._priorities,
+            ended=self._wake,
+        )
         self._events: list[Event] = []
         self._submitted: dict[str, deque[Transfer]] = {}
         """By plan: what the core has not been told of."""
@@ -149,9 +150,10 @@ class IoSchedulerService:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        if not self._written_off:
+        stuck = self._under_way.stuck_links()
+        if not stuck:
             self._files.close()
-        self._links.close(stuck={chunk.pending.transfer.link for chunk in self._written_off.values()})
+        self._links.close(stuck=stuck)
         self._core = Scheduler(self._policy)
         self._loop = None
         self.buffers.trim()
@@ -209,9 +211,9 @@ class IoSchedulerService:
     def statistics(self) -> IoSchedulerStatistics:
         return IoSchedulerStatistics(
             plans=len(self._priorities),
-            transfers=len(self._pending),
-            chunks=len(self._inside),
-            written_off=len(self._written_off),
+            transfers=len(self._under_way.transfers),
+            chunks=len(self._under_way.chunks),
+            written_off=len(self._under_way.written_off),
             open_files=len(self._files),
             core=self._core.statistics(),
             buffers=self.buffers.statistics(),
@@ -220,7 +222,7 @@ class IoSchedulerService:
     def activity(self) -> IoActivity:
         """What every plan has under way on every link, and what it moved."""
         return IoActivity(
-            uses=link_use(self._pending.values(), self._inside.values()),
+            uses=link_use(self._under_way.transfers.values(), self._under_way.chunks.values()),
             links=self._core.statistics().links,
             moved=self.ledger.links(),
             moved_by={plan_id: self.ledger.plan_links(plan_id) for plan_id in self._priorities},
@@ -285,37 +287,11 @@ class IoSchedulerService:
         return None
 
     def _queue(self, submission: Submission, requests: Sequence[Request], criticality: int) -> None:
-        plan_id, link = submission.plan_id, submission.link
-        file = self._files.acquire(link, submission.path, len(requests))
-        now = self._clock()
-        priority = self._priorities[plan_id]
-        account = self.ledger.account(plan_id, priority, link)
-        submitted = self._submitted.get(plan_id)
+        transfers = self._under_way.add(submission, requests, criticality, self._clock())
+        submitted = self._submitted.get(submission.plan_id)
         if submitted is None:
-            submitted = self._submitted[plan_id] = deque()
-        transfer_ids = []
-        for position, request in enumerate(requests):
-            transfer_id = next(self._transfer_ids)
-            transfer_ids.append(transfer_id)
-            transfer = Transfer(
-                transfer_id,
-                plan_id,
-                link,
-                request.extent,
-                criticality,
-                request.credit,
-                request.by_chunk,
-                request.through,
-                request.peer,
-                request.rank,
-                request.write_back,
-            )
-            origin = self.history.origin(transfer_id, plan_id, submission.operator, priority, link, now)
-            self._pending[transfer_id] = PendingTransfer(
-                transfer, request, position, request.buffer, file, submission, now, priority, account, origin
-            )
-            submitted.append(transfer)
-        submission.transfer_ids = tuple(transfer_ids)
+            submitted = self._submitted[submission.plan_id] = deque()
+        submitted.extend(transfers)
         self._drained.clear()
 
     def _note(self, event: Event) -> None:
@@ -375,7 +351,7 @@ class IoSchedulerService:
         self._loop_is_woken = False
         if self._ended or self._submitted:
             self._turn_soon()
-        if not self._pending and not self._inside:
+        if self._under_way.is_over:
             self._drained.set()
 
     def _set_timer(self, now: float) -> None:
@@ -404,112 +380,41 @@ class IoSchedulerService:
                     self.history.window(WindowRecord(now, link, nbytes))
 
     def _act(self, actions: list[Action], now: float) -> None:
+        under_way = self._under_way
         for action in actions:
             # Asked before the others: matching by pattern takes as long as starting a chunk.
             if type(action) is StartChunk:
-                self._start_chunk(action[0], action[1], action[2], now)
+                under_way.start_chunk(action[0], action[1], action[2], now)
                 continue
             match action:
                 case StartChunk(transfer_id, chunk, queue_seconds):
-                    self._start_chunk(transfer_id, chunk, queue_seconds, now)
+                    under_way.start_chunk(transfer_id, chunk, queue_seconds, now)
                 case CompleteTransfer(transfer_id):
-                    self._end_transfer(transfer_id, None, now)
+                    under_way.end_transfer(transfer_id, None, now)
                 case DeliverChunk(transfer_id, chunk):
-                    on_chunk = self._pending[transfer_id].request.on_chunk
-                    if on_chunk is not None:
-                        on_chunk(chunk)
+                    under_way.deliver(transfer_id, chunk)
                 case FailTransfer(transfer_id, error):
-                    self._end_transfer(transfer_id, error, now)
+                    submission = under_way.end_transfer(transfer_id, error, now)
+                    if submission is not None:
+                        self.abandon(submission)
                 case CancelChunks(transfer_id, offsets):
-                    for offset in offsets:
-                        inside = self._inside[transfer_id, offset]
-                        inside.pending.submission.device.abandon(inside.request)
+                    under_way.cancel_chunks(transfer_id, offsets)
                 case WriteOffChunks(transfer_id, offsets):
-                    self._write_off(transfer_id, offsets)
+                    under_way.write_off(transfer_id, offsets)
                 case _:
                     assert_never(action)
 
-    def _start_chunk(self, transfer_id: int, chunk: Extent, queue_seconds: float, now: float) -> None:
-        pending = self._pending[transfer_id]
-        transfer = pending.transfer
-        offset, length = chunk
-        start = offset - transfer.extent.offset
-        ended = partial(self._wake, transfer_id, offset)
-        if pending.buffer is None:
-            try:
-                pending.buffer = self.buffers.acquire(transfer.extent.length)
-                pending.submission.buffers[pending.position] = pending.buffer
-            except PystachioError as error:
-                self._refuse(pending, ended, offset, queue_seconds, error, now)
-                return
-        required = pending.request.required - start
-        request = ChunkRequest(
-            pending.file,
-            offset,
-            pending.buffer[start : start + length],
-            length if required >= length else max(0, required),
-        )
-        if pending.started_at is None:
-            pending.started_at = now
-        self._inside[transfer_id, offset] = self._chunk_inside(pending, request, queue_seconds, now)
-        try:
-            pending.submission.device.start(request, ended)
-        except Exception as error:
-            failure = InternalError(f"a device did not take a chunk: {error!r}")
-            failure.__cause__ = error
-            ended(ChunkEnd(0, PathTaken.BUFFERED, failure))
-
-    def _chunk_inside(
-        self, pending: PendingTransfer, request: ChunkRequest, queue_seconds: float, now: float
-    ) -> PendingChunk:
-        plan_id = pending.transfer.plan_id
-        priority = self._priorities.get(plan_id, pending.priority)
-        if priority is not pending.priority:
-            pending.priority = priority
-            pending.account = self.ledger.account(plan_id, priority, pending.transfer.link)
-            pending.origin = self.history.origin(
-                pending.transfer.transfer_id,
-                plan_id,
-                pending.submission.operator,
-                priority,
-                pending.transfer.link,
-                pending.submitted_at,
-            )
-        return PendingChunk(pending, request, pending.origin, now, queue_seconds)
-
-    def _refuse(
-        self,
-        pending: PendingTransfer,
-        ended: Callable[[ChunkEnd], None],
-        offset: int,
-        queue_seconds: float,
-        error: PystachioError,
-        now: float,
-    ) -> None:
-        """There is no memory to read into."""
-        request = ChunkRequest(pending.file, offset, memoryview(b""), 0)
-        key = (pending.transfer.transfer_id, offset)
-        self._inside[key] = self._chunk_inside(pending, request, queue_seconds, now)
-        ended(ChunkEnd(0, PathTaken.BUFFERED, error))
-
     def _end_chunks(self, now: float) -> None:
         """Those that nothing went wrong with are told together."""
-        ended, inside = self._ended, self._inside
+        ended, end_chunk = self._ended, self._under_way.end_chunk
         completed: list[tuple[int, int]] = []
         for _ in range(min(len(ended), _CHUNKS_PER_TURN)):
             transfer_id, offset, end = ended.popleft()
-            key = (transfer_id, offset)
-            chunk = inside.pop(key, None)
-            if chunk is None:
-                # A device that ends a chunk twice is not listened to the second time.
-                if self._forget_written_off(key):
-                    completed.append(key)
+            is_news, error = end_chunk(transfer_id, offset, end, now)
+            if not is_news or self._failure is not None:
                 continue
-            if self._failure is not None:
-                continue
-            error = self._record(chunk, offset, end, now)
             if error is None:
-                completed.append(key)
+                completed.append((transfer_id, offset))
                 continue
             self._complete_chunks(completed, now)
             completed.clear()
@@ -520,88 +425,11 @@ class IoSchedulerService:
         if completed:
             self._act(self._core.handle(ChunksCompleted(tuple(completed)), now), now)
 
-    def _record(self, chunk: PendingChunk, offset: int, end: ChunkEnd, now: float) -> PystachioError | None:
-        """Keep account of a chunk that the device has ended; says what went wrong with it."""
-        transferred, path, error = end.transferred, end.path, end.error
-        pending, started_at = chunk.pending, chunk.started_at
-        if error is None and transferred < chunk.request.required:
-            error = DataError(f"a device moved too few bytes: {pending.submission.path}")
-        failed = error is not None
-        pending.account.record_chunk(transferred, path, failed, chunk.queue_seconds, now - started_at)
-        if self.history.enabled:
-            self.history.chunk(chunk.origin, offset, transferred, started_at, now, path, failed)
-        return error
-
-    def _write_off(self, transfer_id: int, offsets: Sequence[int]) -> None:
-        """The chunks' memory and file stay referenced until the device lets go of them, if ever."""
-        for offset in offsets:
-            chunk = self._inside.pop((transfer_id, offset))
-            self._written_off[transfer_id, offset] = chunk
-            submission = chunk.pending.submission
-            self._files.acquire(submission.link, submission.path, 1)
-
-    def _forget_written_off(self, key: tuple[int, int]) -> bool:
-        chunk = self._written_off.pop(key, None)
-        if chunk is None:
-            return False
-        submission = chunk.pending.submission
-        self._files.release(submission.link, submission.path)
-        return self._failure is None
-
-    def _end_transfer(self, transfer_id: int, error: PystachioError | None, now: float) -> None:
-        pending = self._pending.pop(transfer_id)
-        submission = pending.submission
-        self._files.release(submission.link, submission.path)
-        if error is None:
-            pending.account.useful_bytes += pending.request.useful
-        elif submission.error is None:
-            error.plan_id = submission.plan_id
-            submission.error = error
-            if submission.remaining > 1:
-                self.abandon(submission)
-        if self.history.enabled:
-            transfer = pending.transfer
-            self.history.transfer(
-                TransferRecord(
-                    transfer_id,
-                    submission.plan_id,
-                    submission.operator,
-                    pending.priority,
-                    transfer.link,
-                    submission.path,
-                    transfer.extent.length,
-                    pending.submitted_at,
-                    pending.started_at,
-                    now,
-                    None if error is None else error.code,
-                    transfer.credit,
-                    transfer.peer,
-                )
-            )
-        submission.remaining -= 1
-        if submission.remaining == 0:
-            _resolve(submission)
-
     def _fail(self, error: Exception) -> None:
         """A defect in the scheduler: everybody who waits is told, nobody hangs, nothing more is begun."""
         self._failure = InternalError(f"the I/O scheduler failed: {error!r}")
         self._failure.__cause__ = error
         self._events.clear()
         self._submitted.clear()
-        for pending in self._pending.values():
-            pending.submission.error = self._failure
-            pending.submission.remaining = 0
-            _resolve(pending.submission)
-        self._pending.clear()
+        self._under_way.fail(self._failure)
         self._turn_soon()
-
-
-def _resolve(submission: Submission) -> None:
-    if submission.ended.done():
-        return
-    if submission.error is not None:
-        # The error may be kept for long, and its traceback keeps whoever waited.
-        submission.buffers.clear()
-        submission.ended.set_exception(submission.error)
-    else:
-        submission.ended.set_result(None)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from pystachio.io_scheduler.core.request import Link, PathTaken, PriorityClass
-from pystachio.io_scheduler.history import ChunkRecord, History, TransferRecord, WindowRecord
+from pystachio.io_scheduler.core.request import CreditPool, Link, PathTaken, PriorityClass
+from pystachio.io_scheduler.history import ChunkRecord, History, WindowRecord
 
 DISK = Link("disk", "259:0")
 
@@ -15,10 +15,9 @@ def note_chunk(history: History, number: int, *, plan_id: str = "p", submitted: 
     history.chunk(origin, 0, 1, number, number + 0.5, PathTaken.DIRECT, False)
 
 
-def transfer(number: int, plan_id: str = "p") -> TransferRecord:
-    return TransferRecord(
-        number, plan_id, "scan", PriorityClass.NORMAL, DISK, "/data/a", 1, number, number, number + 0.5, None
-    )
+def note_transfer(history: History, number: int, plan_id: str = "p") -> None:
+    origin = history.origin(number, plan_id, "scan", PriorityClass.NORMAL, DISK, number)
+    history.transfer(origin, "/data/a", 1, number, number + 0.5, None, None, None)
 
 
 def test_the_oldest_records_are_forgotten_and_that_is_said() -> None:
@@ -36,7 +35,7 @@ def test_a_span_of_time_has_what_waited_or_was_under_way_in_it() -> None:
     history = History()
     for number in range(10):
         note_chunk(history, number, submitted=number - 2)
-        history.transfer(transfer(number))
+        note_transfer(history, number)
     seen = history.snapshot(since=4.2, until=5.2)
     assert [each.transfer_id for each in seen.chunks] == [4, 5, 6, 7]
     assert [each.transfer_id for each in seen.transfers] == [4, 5]
@@ -51,11 +50,20 @@ def test_a_record_says_all_of_a_chunk() -> None:
     )
 
 
+def test_a_record_says_all_of_a_transfer() -> None:
+    history, pool = History(), CreditPool("host", 1)
+    origin = history.origin(3, "p", "scan", PriorityClass.BATCH, DISK, 6.5)
+    history.transfer(origin, "/f", 9, 7.0, 7.5, "data_error", pool, "there")
+    assert history.snapshot().transfers == (
+        TransferRecord(3, "p", "scan", PriorityClass.BATCH, DISK, "/f", 9, 6.5, 7.0, 7.5, "data_error", pool, "there"),
+    )
+
+
 def test_plans_apart() -> None:
     history = History()
     for number, plan_id in enumerate("abab"):
         note_chunk(history, number, plan_id=plan_id)
-        history.transfer(transfer(number, plan_id))
+        note_transfer(history, number, plan_id)
     assert [each.transfer_id for each in history.plan_chunks("a")] == [0, 2]
     assert [each.transfer_id for each in history.plan_transfers("b")] == [1, 3]
 
@@ -73,6 +81,6 @@ def test_consumers_and_windows() -> None:
 def test_nothing_is_kept_when_it_is_off() -> None:
     history = History(enabled=False)
     note_chunk(history, 0)
-    history.transfer(transfer(0))
+    note_transfer(history, 0)
     history.consumed(0, 1)
     assert history.snapshot() == ((), (), {}, (), 0)

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pystachio.io_scheduler.core.request import CreditPool, Link, PathTaken, PriorityClass
-from pystachio.io_scheduler.history import History, TransferRecord
+from pystachio.io_scheduler.history import History
 from pystachio.io_scheduler.ring import BLOCK_RECORDS, Ring
 from pystachio.runtime.tracing import JobRecord, Tracing, WaitReason, WaitRecord
 
@@ -96,11 +96,7 @@ def test_the_collector_leaves_full_blocks_alone(what: str) -> None:
         moment = float(number)
         origin = history.origin(number, f"p{number}", "scan", PriorityClass.BATCH, link, moment)
         history.chunk(origin, 0, 1, moment, moment, PathTaken.DIRECT, False)
-        history.transfer(
-            TransferRecord(
-                number, "p", "scan", PriorityClass.BATCH, link, "/a", 1, moment, moment, moment, None, pool, None
-            )
-        )
+        history.transfer(origin, "/a", 1, moment, moment, None, pool, None)
         history.consumed(number, moment)
         tracing.job(JobRecord("p", "scan", "worker-1", None, moment, moment))
         tracing.wait(WaitRecord("p", "scan", WaitReason.IO, "", 0, moment, moment))
