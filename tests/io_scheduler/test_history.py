@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pystachio.io_scheduler.core.request import CreditPool, Link, PathTaken, PriorityClass
-from pystachio.io_scheduler.history import ChunkRecord, History, WindowRecord
+from pystachio.io_scheduler.history import ChunkRecord, History, TransferRecord, WindowRecord
 
 DISK = Link("disk", "259:0")
 
