@@ -31,7 +31,10 @@ from pystachio.io_scheduler.history import History
 from pystachio.io_scheduler.ledger import Totals
 from pystachio.io_scheduler.links import locate_disk
 from pystachio.io_scheduler.service import IoSchedulerService
+from pystachio.operators import chunk_cache
 from pystachio.operators.arrow import batch_to_arrow
+from pystachio.operators.chunk_cache import ChunkCache, ChunkCacheStatistics
+from pystachio.operators.chunk_store import ChunkStore
 from pystachio.operators.operator import Operator
 from pystachio.operators.parquet_footer import read_footers
 from pystachio.operators.pipeline import Graph, PhysicalPlan, build_graph, operator_names, operators_of
@@ -68,11 +71,15 @@ _IDLE_BUFFER_SHARE = 8
 
 @dataclass(frozen=True, slots=True)
 class SessionStatistics:
-    """What the node holds now. `leaks` counts what ended plans had left behind; it stays zero."""
+    """What the node holds now. `leaks` counts what ended plans had left behind; it stays zero.
+
+    `chunks` is None where decoded columns are not stored on disk.
+    """
 
     running_plans: int
     reserved_bytes: int
     leaks: int
+    chunks: ChunkCacheStatistics | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,11 +116,20 @@ class EmbeddedNode:
         execution = execution_settings(settings)
         budgets = _budgets(settings, device)
         hot_bytes = settings.memory // _HOT_SHARE if settings.chunk_cache else 0
+        chunk_bytes = settings.chunk_cache_limit()
+        store = ChunkStore(settings.chunk_cache_dir, chunk_bytes) if chunk_bytes else None
         self._transfers = transfers
         self._workers = settings.threads
         self._host = NodeHost(
             lambda: _with_control_socket(
-                Node(transfers=transfers, settings=execution, memory=budgets, device=device, hot_bytes=hot_bytes),
+                Node(
+                    transfers=transfers,
+                    settings=execution,
+                    memory=budgets,
+                    device=device,
+                    hot_bytes=hot_bytes,
+                    open_chunks=None if store is None else lambda ctx: chunk_cache.opened(ctx, store),
+                ),
                 settings.control_socket,
             )
         )
@@ -164,12 +180,13 @@ class EmbeddedNode:
         return running
 
     def statistics(self) -> SessionStatistics:
-        async def ask() -> NodeStatistics:
-            return self._host.node.statistics()
+        async def ask() -> tuple[NodeStatistics, object]:
+            return self._host.node.statistics(), self._host.node.chunks
 
-        now = self._host.call(ask()).result()
+        now, chunks = self._host.call(ask()).result()
         reserved = sum(tier.used for tier in now.memory.values())
-        return SessionStatistics(now.plans_running, reserved, now.leaked_bytes + now.leaked_external)
+        stored = chunks.statistics() if isinstance(chunks, ChunkCache) else None
+        return SessionStatistics(now.plans_running, reserved, now.leaked_bytes + now.leaked_external, stored)
 
     @property
     def keeps_traces(self) -> bool:

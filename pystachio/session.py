@@ -15,6 +15,7 @@ from pystachio import config as configuration
 from pystachio.embedded import EmbeddedNode, SessionStatistics
 from pystachio.errors import InternalError, InvalidRequest, PystachioError, Unsupported
 from pystachio.io_scheduler.core.request import PriorityClass
+from pystachio.operators.chunk_warm import WarmUp
 from pystachio.operators.pipeline import PhysicalPlan
 from pystachio.planner.catalog import Catalog, Source
 from pystachio.planner.explain import render
@@ -113,6 +114,20 @@ class Session:
         self._node.expect(wanted)
         label = f"a Substrait plan of {len(plan)} bytes"
         return Result(self._node.submit(self._plan(plan, ()), _from(called, wanted), label))
+
+    def warm(self, name: str) -> Result:
+        """Start to store all columns of a table, decoded, in the chunk cache on disk; as work of class batch.
+
+        The result has a row for each piece of the table (`operators.chunk_warm.WarmUp`), and raises InvalidRequest
+        where there is no such cache. Raises NotFound when there is no table of this name.
+        """
+        self._catalog.refresh()
+        table = self._catalog.table(name)
+        fields = table.files[0].fields if table.files else ()
+        readable = {field.name for field in fields if field.leaf is not None}
+        columns = tuple(position for position, field in enumerate(table.schema) if field.name in readable)
+        plan = PhysicalPlan(WarmUp(table, columns), (), WarmUp.names)
+        return Result(self._node.submit(plan, Urgency(PriorityClass.BATCH), f"warm {name}"))
 
     def explain(self, sql: str, *, parameters: Sequence[Any] = ()) -> str:
         """The physical plan as a tree; runs nothing."""

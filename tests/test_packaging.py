@@ -37,6 +37,7 @@ def test_the_console_script_exists() -> None:
     assert project["scripts"] == {"pystachio-node": "pystachio.cli.main:main"}
     assert {command.callback.__name__ for command in app.registered_commands if command.callback} == {
         "query",
+        "warm",
         "demo",
         "doctor",
         "ps",

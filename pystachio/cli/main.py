@@ -6,7 +6,7 @@ from typing import Annotated, NoReturn
 
 import typer
 
-from pystachio.cli import config, demo, doctor, failure, output, plans, process, query, simulate, top
+from pystachio.cli import config, demo, doctor, failure, output, plans, process, query, simulate, top, warm
 
 app = typer.Typer(
     name="pystachio-node",
@@ -18,6 +18,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 app.command()(query.query)
+app.command()(warm.warm)
 app.command()(demo.demo)
 app.command()(doctor.doctor)
 app.command()(simulate.simulate)

@@ -10,6 +10,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from pystachio.operators.batch import Batch, Schema
+from pystachio.operators.chunk_cache import ChunkCache
+from pystachio.operators.chunk_columns import ChunkColumns
 from pystachio.operators.evaluate import bind_scalars, select
 from pystachio.operators.expressions import Expression
 from pystachio.operators.hot_columns import HotColumns
@@ -71,6 +73,7 @@ class Scan:
             return
         bounds = tuple(self.table.bounds(column) for column in self.columns)
         dictionaries = self._dictionaries() if ctx.settings.dictionary_codes else {}
+        hot = HotColumns(ctx.hot, dictionaries, bounds)
         reader = RowReader(
             predicate=predicate,
             filters=tuple(FilterUse(column, value.covering(bounds[column])) for column, value in filters),
@@ -78,7 +81,8 @@ class Scan:
             dictionaries=dictionaries,
             bounds=bounds,
             batch_rows=batch_rows,
-            hot=HotColumns(ctx.hot, dictionaries, bounds),
+            hot=hot,
+            chunks=ChunkColumns(ctx.chunks, dictionaries, bounds, hot) if isinstance(ctx.chunks, ChunkCache) else None,
             metrics=ctx.metrics,
         )
         await ScanRun(ctx, out, reader, planned.units).run()

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 import torch
 
 from pystachio.operators.batch import Batch
+from pystachio.operators.chunk_columns import ChunkColumns
 from pystachio.operators.column import Bounds, Column
 from pystachio.operators.evaluate import select
 from pystachio.operators.expressions import Expression, fields_of, shift_fields
@@ -66,7 +67,8 @@ class RowReader:
     """What a scan does with the bytes of a unit. Positions are in the scan's `columns`.
 
     `dictionaries[position]`: the shared dictionary of a column that is read as codes. `bounds[position]`: the range of
-    an integer-like column in the whole table, by the footers. `hot` has the columns that need not be decoded again.
+    an integer-like column in the whole table, by the footers. `hot` and `chunks` are given the columns that need not be
+    decoded again.
     """
 
     predicate: Expression | None
@@ -76,6 +78,7 @@ class RowReader:
     bounds: tuple[Bounds | None, ...]
     batch_rows: int
     hot: HotColumns | None = None
+    chunks: ChunkColumns | None = None
     metrics: OperatorMetrics | None = None
 
     @property
@@ -142,8 +145,11 @@ class UnitRows:
                 shared, bounds = self.reader.dictionaries.get(position), self.reader.bounds[position]
                 started = time.thread_time()
                 column = self.columns[position] = decoder.decode(self.unit.columns[position], shared, bounds=bounds)
+                seconds = time.thread_time() - started
                 if self.reader.hot is not None:
-                    self.reader.hot.keep(self.unit, position, column, time.thread_time() - started)
+                    self.reader.hot.keep(self.unit, position, column, seconds)
+                if self.reader.chunks is not None:
+                    self.reader.chunks.offer(self.unit, position, column, seconds)
         if self.reader.metrics is not None and decoder.through_pyarrow > before:
             self.reader.metrics.count("columns decoded by pyarrow", decoder.through_pyarrow - before)
 

@@ -6,12 +6,13 @@ When fewer units than workers are left, each of them is spread over the workers:
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Iterable, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import TypeVar
 
 from pystachio.operators.batch import Batch, column_nbytes
+from pystachio.operators.chunk_store import StoredChunk
 from pystachio.operators.column import Column
 from pystachio.operators.operator import Output
 from pystachio.operators.parquet_decode import FetchedExtents
@@ -36,20 +37,29 @@ _MOSTLY_DEAD = 0.5
 """From this share of units without a survivor on, two smaller reads cost less than one."""
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class _Fetched:
+    """What is there of a unit: Parquet's bytes, and `columns` by position that were stored decoded."""
+
+    source: FetchedExtents
+    columns: dict[int, Column]
+
+
 @dataclass(slots=True, eq=False)
 class _Fetch:
     """A unit whose bytes are on their way. `split`: only the columns that decide; `spread`: over all workers.
 
-    `hot` columns are there already, by position, and are not read.
+    `hot` columns are there already, by position, and are not read; `stored` ones are read from the chunk cache.
     """
 
     unit: Unit
     hot: dict[int, Column]
+    stored: dict[int, StoredChunk]
     split: bool
     spread: bool
     nbytes: int
     reservation: Reservation
-    source: asyncio.Task[FetchedExtents]
+    fetched: asyncio.Task[_Fetched]
 
 
 class ScanRun:
@@ -88,13 +98,15 @@ class ScanRun:
             hot = {} if self._reader.hot is None else self._reader.hot.find(unit, everything)
             cold = [position for position in everything if position not in hot]
             split = self._reads_twice() and any(position in cold for position in self._reader.rest)
-            nbytes = sum(extent.length for extent in unit.extents(cold))
+            chunks = self._reader.chunks
+            stored = {} if chunks is None else await chunks.find(self._ctx, unit, cold)
+            nbytes = _read_bytes(unit, cold, stored)
             await self._window.enter(nbytes)
             reservation = await self._reserve(nbytes + unit.decoded_bytes(everything), Tier.HOST)
             first = [position for position in self._reader.first if position in cold]
-            source = group.create_task(self._read(unit, first if split else cold))
+            fetched = group.create_task(self._read(unit, first if split else cold, stored))
             spread = self._spreads(index, unit)
-            self._ready.put_nowait(_Fetch(unit, hot, split, spread, nbytes, reservation, source))
+            self._ready.put_nowait(_Fetch(unit, hot, stored, split, spread, nbytes, reservation, fetched))
         for _ in range(self._takers):
             self._ready.put_nowait(None)
 
@@ -118,7 +130,16 @@ class ScanRun:
         whole = len(self._units) - len(self._units) % self._ctx.settings.workers
         return index >= whole and unit.rows >= 2 * self._ctx.settings.batch_rows
 
-    async def _read(self, unit: Unit, positions: Sequence[int]) -> FetchedExtents:
+    async def _read(self, unit: Unit, positions: Sequence[int], stored: Mapping[int, StoredChunk]) -> _Fetched:
+        """The columns, from the chunk cache where they are `stored` and whole there, else from the Parquet file."""
+        wanted = {position: stored[position] for position in positions if position in stored}
+        columns: dict[int, Column] = {}
+        if wanted and self._reader.chunks is not None:
+            columns = await self._reader.chunks.read(self._ctx, unit, wanted)
+        encoded = [position for position in positions if position not in columns]
+        return _Fetched(await self._read_parquet(unit, encoded), columns)
+
+    async def _read_parquet(self, unit: Unit, positions: Sequence[int]) -> FetchedExtents:
         extents = [extent for extent in unit.extents(positions) if extent.length]
         if not extents:
             return FetchedExtents(unit.file.path, unit.file.size, ())
@@ -130,20 +151,20 @@ class ScanRun:
     async def _work(self) -> None:
         while (fetch := await self._ready.get()) is not None:
             with self._ctx.metrics.waiting(WaitReason.IO, fetch.unit.file.path, fetch.nbytes):
-                source = await fetch.source
+                fetched = await fetch.fetched
             self._window.leave(fetch.nbytes)
-            rows = UnitRows(self._reader, fetch.unit, fetch.hot)
+            rows = UnitRows(self._reader, fetch.unit, fetch.hot | fetched.columns)
             if fetch.spread:
-                await self._spread(rows, source, fetch.split)
+                await self._spread(rows, fetched.source, fetch)
             elif fetch.split:
-                await self._ctx.stream.run(rows.select, source)
+                await self._ctx.stream.run(rows.select, fetched.source)
                 if rows.alive:
-                    await self._put_out(rows, partial(rows.put_out, await self._read_rest(rows)))
+                    await self._put_out(rows, partial(rows.put_out, await self._read_rest(rows, fetch)))
                 else:
-                    spared = sum(extent.length for extent in fetch.unit.extents(rows.missing(self._reader.rest)))
+                    spared = _read_bytes(fetch.unit, rows.missing(self._reader.rest), fetch.stored)
                     self._ctx.metrics.count("bytes not read", spared)
             else:
-                await self._put_out(rows, partial(rows.select_and_put_out, source))
+                await self._put_out(rows, partial(rows.select_and_put_out, fetched.source))
             if fetch.hot:
                 self._ctx.metrics.count("bytes from memory", sum(map(column_nbytes, fetch.hot.values())))
             self._finished += 1
@@ -160,17 +181,20 @@ class ScanRun:
         await self._out.emit(lambda: (to_device(batch, stream) for batch in produce()))
         self._release(reservation)
 
-    async def _read_rest(self, rows: UnitRows) -> FetchedExtents:
+    async def _read_rest(self, rows: UnitRows, fetch: _Fetch) -> FetchedExtents:
         with self._ctx.metrics.waiting(WaitReason.IO, rows.unit.file.path):
-            return await self._read(rows.unit, rows.missing(self._reader.rest))
+            fetched = await self._read(rows.unit, rows.missing(self._reader.rest), fetch.stored)
+        rows.columns.update(fetched.columns)
+        return fetched.source
 
-    async def _spread(self, rows: UnitRows, source: FetchedExtents, split: bool) -> None:
+    async def _spread(self, rows: UnitRows, source: FetchedExtents, fetch: _Fetch) -> None:
         reader, run = self._reader, self._ctx.stream.run
         await self._decode_together(rows, reader.first, source)
         pieces = reader.pieces(rows.unit.rows)
         rows.keep(await _all([run(reader.select, rows.columns, *piece) for piece in pieces]))
         if rows.alive:
-            await self._decode_together(rows, reader.rest, await self._read_rest(rows) if split else source)
+            rest = await self._read_rest(rows, fetch) if fetch.split else source
+            await self._decode_together(rows, reader.rest, rest)
             await _all([self._put_out(rows, partial(rows.put_out_piece, piece)) for piece in rows.alive])
 
     async def _decode_together(self, rows: UnitRows, positions: Sequence[int], source: FetchedExtents) -> None:
@@ -185,6 +209,12 @@ class ScanRun:
         )
         for part in parts:
             rows.columns.update(part.columns)
+
+
+def _read_bytes(unit: Unit, positions: Sequence[int], stored: Mapping[int, StoredChunk]) -> int:
+    """Bytes to read for these columns."""
+    encoded = sum(extent.length for extent in unit.extents([p for p in positions if p not in stored]))
+    return encoded + sum(stored[p].nbytes for p in positions if p in stored)
 
 
 async def _all(coroutines: Sequence[Coroutine[object, object, T]]) -> list[T]:

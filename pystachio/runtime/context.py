@@ -44,3 +44,5 @@ class Context:
     slots: Mapping[tuple[str, int], Slot[object]]
     hot: HotCache[Any] = field(default_factory=lambda: HotCache(0))
     """What the node's plans keep for each other while nobody needs the memory."""
+    chunks: object | None = None
+    """What they keep for each other on disk (`operators.chunk_cache.ChunkCache`); None where they do not."""

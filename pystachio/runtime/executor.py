@@ -50,8 +50,9 @@ class PlanScope:
         transfers: Callable[[str], Transfers],
         stream: Callable[[PlanEntry, OperatorMetrics], Stream],
         tracing: Tracing,
+        chunks: object | None = None,
     ) -> None:
-        """`transfers` makes the transfers of an operator, by its name."""
+        """`transfers` makes the transfers of an operator, by its name; `chunks` is `Context.chunks`."""
         self.identity = PlanIdentity(entry.plan_id, entry.priority)
         self.settings = settings
         self.clock = clock
@@ -63,6 +64,7 @@ class PlanScope:
         self._transfers = transfers
         self._stream = stream
         self._tracing = tracing
+        self._chunks = chunks
         self._phase_started = clock.now()
 
     @property
@@ -84,6 +86,7 @@ class PlanScope:
             metrics=metrics,
             slots=self.slots,
             hot=self._memory.hot,
+            chunks=self._chunks,
         )
 
     def channel(self, name: str, *, producer: str | None = None, for_client: bool = False) -> Channel[T]:

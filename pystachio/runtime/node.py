@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from contextlib import AsyncExitStack
+from collections.abc import Callable, Mapping
+from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from dataclasses import dataclass
 from types import TracebackType
 
@@ -12,11 +12,13 @@ import torch
 from pystachio.errors import InternalError, InvalidRequest, NotFound
 from pystachio.io_scheduler.central.lease_holder import LeaseHolderStatistics, Reranking
 from pystachio.io_scheduler.central.scheduler import CentralStatistics
+from pystachio.io_scheduler.client import TransferClient
 from pystachio.io_scheduler.core.request import PriorityClass
 from pystachio.runtime.activity import NodeActivity
 from pystachio.runtime.actors import ActorRef, Children, Directive, Reply
 from pystachio.runtime.central import CentralService, LocalLink, NodeLeases
 from pystachio.runtime.clock import Clock, SystemClock
+from pystachio.runtime.context import Context
 from pystachio.runtime.cuda_streams import CudaStreams
 from pystachio.runtime.executor import BuildGraph, PlanScope
 from pystachio.runtime.logging import get_logger
@@ -33,6 +35,11 @@ from pystachio.runtime.worker_pool import WorkerPool, WorkerStatistics
 
 LOCAL = "local"
 """The name of the only node of a single machine."""
+
+OpenChunks = Callable[[Context], AbstractAsyncContextManager[object]]
+"""Makes `Context.chunks`, with a context of class batch for work that belongs to no plan."""
+
+_CHUNKS_PLAN = "chunk cache"
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,13 +104,16 @@ class Node:
         device: torch.device,
         clock: Clock | None = None,
         hot_bytes: int = 0,
+        open_chunks: OpenChunks | None = None,
     ) -> None:
         """`memory` is bytes by tier, of which `hot_bytes` of the host's may hold what plans keep for each other;
-        `settings.workers` the number of worker threads."""
+        `settings.workers` the number of worker threads; `open_chunks` opens what they keep on disk."""
         self._transfers = transfers
         self._settings = settings
         self._budgets = dict(memory)
         self._hot_bytes = hot_bytes
+        self._open_chunks = open_chunks
+        self.chunks: object | None = None
         self._device = device
         self._clock = clock if clock is not None else SystemClock()
         self.tracing = Tracing(enabled=settings.tracing)
@@ -128,6 +138,8 @@ class Node:
             self._children = await resources.enter_async_context(Children(self._decide))
             self._ref = self._children.spawn("node", lambda ref: self)
             self._open_central(resources)
+            if self._open_chunks is not None:
+                self.chunks = await resources.enter_async_context(self._open_chunks(self._context_of_chunks()))
             resources.push_async_callback(self._end_plans)
             self._resources = resources.pop_all()
         return self
@@ -158,6 +170,22 @@ class Node:
         )
         resources.callback(self._leases.close)
         self._central.connect(LOCAL, LocalLink(self._leases.take))
+
+    def _context_of_chunks(self) -> Context:
+        entry = PlanEntry(_CHUNKS_PLAN, PriorityClass.BATCH, 0, self._memory.plan_became_idle)
+        return self._scope(entry, self._transfers.client(_CHUNKS_PLAN, PriorityClass.BATCH)).context(_CHUNKS_PLAN)
+
+    def _scope(self, entry: PlanEntry, client: TransferClient) -> PlanScope:
+        return PlanScope(
+            entry,
+            settings=self._settings,
+            clock=self._clock,
+            memory=self._memory,
+            transfers=lambda operator: PlanTransfers(client.of_operator(operator), entry),
+            stream=self._streams.open,
+            tracing=self.tracing,
+            chunks=self.chunks,
+        )
 
     def _open_streams(self) -> StreamFactory:
         if self._device.type == "cuda":
@@ -244,15 +272,7 @@ class Node:
         client = self._transfers.client(message.plan_id, priority, deadline=due)
         self._workers.plan_opened(entry)
         self._leases.plan_started(message.plan_id, priority, due_at=due)
-        scope = PlanScope(
-            entry,
-            settings=self._settings,
-            clock=self._clock,
-            memory=self._memory,
-            transfers=lambda operator: PlanTransfers(client.of_operator(operator), entry),
-            stream=self._streams.open,
-            tracing=self.tracing,
-        )
+        scope = self._scope(entry, client)
         ref = self._children.spawn(
             message.plan_id,
             lambda _: PlanActor(

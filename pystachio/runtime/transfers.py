@@ -27,6 +27,10 @@ class Transfers(Protocol):
         self, path: str, offset: int, destination: memoryview | torch.Tensor, *, criticality: int = 0
     ) -> None: ...
 
+    async def write(
+        self, path: str, offset: int, source: memoryview | torch.Tensor, *, criticality: int = 0, spill: bool = False
+    ) -> None: ...
+
 
 class PlanTransfers:
     """The plan's client, counted as external work while a transfer is under way."""
@@ -51,6 +55,15 @@ class PlanTransfers:
         self._entry.begin_external()
         try:
             await self._client.read_into(path, offset, destination, criticality=criticality)
+        finally:
+            self._entry.end_external()
+
+    async def write(
+        self, path: str, offset: int, source: memoryview | torch.Tensor, *, criticality: int = 0, spill: bool = False
+    ) -> None:
+        self._entry.begin_external()
+        try:
+            await self._client.write(path, offset, source, criticality=criticality, spill=spill)
         finally:
             self._entry.end_external()
 

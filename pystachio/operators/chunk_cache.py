@@ -1,0 +1,200 @@
+"""The node's side of the chunk cache on disk: takes decoded columns from the scans and writes them behind their backs.
+
+A column is stored when reading it back takes less time than what was just done: reading its Parquet bytes and decoding
+them, both at the rate of a usual disk. It happens at the first touch: a column that stays in memory is not decoded a
+second time, and the next process knows of no touch. (`ChunkStore.admits` asks for two when there is no room left.)
+
+Encoding, checksums and the file's name are jobs of class batch, the bytes go in the write-back lane. What waits to be
+written is reserved; where it is too much it is dropped, and stored when it is decoded the next time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections import deque
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass
+
+from pystachio.errors import NotFound, Unauthorized
+from pystachio.io_scheduler.os_errors import from_os_error
+from pystachio.operators.batch import column_nbytes
+from pystachio.operators.chunk_format import encode, stored_bytes
+from pystachio.operators.chunk_store import ChunkPlace, ChunkStore, ChunkStoreStatistics
+from pystachio.operators.column import Column
+from pystachio.operators.table import ParquetFile
+from pystachio.runtime.context import Context
+from pystachio.runtime.logging import get_logger
+from pystachio.runtime.memory import Reservation, Tier
+
+USUAL_RATE = 2e9
+"""Bytes per second of a fast disk, as of a page cache with some luck. The rate only decides what is worth storing."""
+FILE_SECONDS = 1e-4
+"""What a file costs beside its bytes: to open it, and a transfer of its own."""
+MOST_WAITING_BYTES = 64 << 20
+
+
+def is_worth_storing(nbytes: int, source_bytes: int, seconds: float) -> bool:
+    """Whether so many bytes are read sooner than `source_bytes` are read and then decoded in `seconds`."""
+    return FILE_SECONDS + nbytes / USUAL_RATE < source_bytes / USUAL_RATE + seconds
+
+
+@dataclass(frozen=True, slots=True)
+class ChunkCacheStatistics:
+    """`waiting_bytes` are accepted and not yet in the store, `dropped` columns were not stored, mostly for lack of
+    time."""
+
+    waiting_bytes: int
+    dropped: int
+    store: ChunkStoreStatistics
+
+
+@dataclass(slots=True, eq=False)
+class _Waiting:
+    place: ChunkPlace
+    column: Column
+    nbytes: int
+    reservation: Reservation
+
+
+class ChunkCache:
+    """`store` and its writer. Made on the node's loop by `opened`."""
+
+    def __init__(self, ctx: Context, store: ChunkStore) -> None:
+        self.store = store
+        self._ctx = ctx
+        self._loop = asyncio.get_running_loop()
+        self._lock = threading.Lock()
+        self._waiting: deque[_Waiting] = deque()
+        self._places: set[ChunkPlace] = set()
+        self._waiting_bytes = 0
+        self._came = asyncio.Event()
+        self._closed = False
+        self._dropped = 0
+
+    def statistics(self) -> ChunkCacheStatistics:
+        return ChunkCacheStatistics(self._waiting_bytes, self._dropped, self.store.statistics())
+
+    def look(self, file: ParquetFile) -> None:
+        """On a worker: see which chunks of the file are there. A folder of somebody else ends all use of it."""
+        try:
+            self.store.look(file)
+        except Unauthorized as error:
+            self._stop(error)
+
+    def offer(self, place: ChunkPlace, column: Column, *, source_bytes: int, seconds: float) -> None:
+        """From any thread: a column that was decoded from so many bytes in so many seconds. Does not wait."""
+        nbytes = stored_bytes(column)
+        if not is_worth_storing(nbytes, source_bytes, seconds) or not self.store.admits(place, nbytes):
+            return
+        with self._lock:
+            if self._closed or place in self._places:
+                return
+            reservation = None
+            if self._waiting_bytes + nbytes <= MOST_WAITING_BYTES:
+                memory = self._ctx.memory
+                # The column, which the scan no longer counts, and its encoded form.
+                reservation = memory.reserve_nowait(column_nbytes(column) + nbytes, tier=Tier.HOST, transient=True)
+            if reservation is None:
+                self._dropped += 1
+                return
+            self._waiting.append(_Waiting(place, column, nbytes, reservation))
+            self._places.add(place)
+            self._waiting_bytes += nbytes
+        self._loop.call_soon_threadsafe(self._came.set)
+
+    async def keep(self, ctx: Context, place: ChunkPlace, column: Column, displace_before_ns: int | None = None) -> int:
+        """Store the column, as work of the plan of `ctx`; the bytes of its file.
+
+        0 where the format has no place for it or the budget no room (`ChunkStore.prepare`).
+        Raises the typed errors of writing a file.
+        """
+        temporary = self.store.temporary(place)
+        try:
+            content = await ctx.stream.run(self._encoded, temporary, place, column, displace_before_ns)
+            if content is None:
+                return 0
+            await ctx.transfers.write(temporary, 0, content, spill=True)
+            await ctx.stream.run(self._publish, temporary, place)
+        finally:
+            self.store.abandon(temporary)
+        return len(content)
+
+    async def write_all(self) -> None:
+        """Store what is offered, until cancelled."""
+        while True:
+            self._came.clear()
+            while self._waiting:
+                waiting = self._waiting.popleft()
+                try:
+                    if self.store.writing:
+                        await self._write(waiting)
+                finally:
+                    self._done(waiting)
+                    del waiting
+            await self._came.wait()
+
+    def close(self) -> None:
+        """Nothing more is taken, and what waits is dropped."""
+        with self._lock:
+            self._closed = True
+        while self._waiting:
+            self._dropped += 1
+            self._done(self._waiting.popleft())
+
+    async def _write(self, waiting: _Waiting) -> None:
+        """A failure ends writing, not the node. A folder that a sweep has removed meanwhile is none."""
+        try:
+            stored = await self.keep(self._ctx, waiting.place, waiting.column)
+        except NotFound:
+            stored = 0
+        except Exception as error:
+            self._stop(error)
+            stored = 0
+        if not stored:
+            self._dropped += 1
+
+    def _stop(self, error: Exception) -> None:
+        if self.store.writing:
+            self.store.stop_writing()
+            get_logger().warning("decoded columns are no longer stored on disk", reason=str(error))
+
+    def _done(self, waiting: _Waiting) -> None:
+        with self._lock:
+            self._places.discard(waiting.place)
+            self._waiting_bytes -= waiting.nbytes
+        waiting.reservation.release()
+
+    def _encoded(
+        self, temporary: str, place: ChunkPlace, column: Column, displace_before_ns: int | None
+    ) -> memoryview | None:
+        content = encode(column, self.store.key(place))
+        try:
+            if content is None or not self.store.prepare(
+                temporary, len(content), displace_before_ns=displace_before_ns
+            ):
+                return None
+        except OSError as error:
+            raise from_os_error(error, str(error.filename), "written") from error
+        return content
+
+    def _publish(self, temporary: str, place: ChunkPlace) -> None:
+        try:
+            self.store.publish(temporary, place)
+        except OSError as error:
+            raise from_os_error(error, temporary, "written") from error
+
+
+@asynccontextmanager
+async def opened(ctx: Context, store: ChunkStore) -> AsyncIterator[ChunkCache]:
+    """The cache, with its writer as a task of class batch. At the end the chunk that is being written is given up."""
+    cache = ChunkCache(ctx, store)
+    writer = asyncio.create_task(cache.write_all(), name="chunk cache")
+    try:
+        yield cache
+    finally:
+        writer.cancel()
+        with suppress(asyncio.CancelledError):
+            await writer
+        cache.close()
