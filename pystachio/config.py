@@ -6,6 +6,7 @@ Read once, at the door. The parts of the engine never see this module: their con
 from __future__ import annotations
 
 import json
+import math
 import os
 import re
 import tempfile
@@ -19,7 +20,7 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, field_validator
 
 from pystachio import machine
-from pystachio.errors import InvalidRequest, NotFound, Unauthorized
+from pystachio.errors import InvalidRequest, NotFound, Unauthorized, shown
 
 ENVIRONMENT_PREFIX = "PYSTACHIO_"
 CONFIG_VARIABLE = "PYSTACHIO_CONFIG"
@@ -28,13 +29,10 @@ CONFIG_VARIABLE = "PYSTACHIO_CONFIG"
 MEMORY_FRACTION = 0.6
 """Of what the process may use: Python, torch and the page cache need the rest."""
 
-_MOST_CHUNK_CACHE_BYTES = 64 << 30
-_FREE_DISK_SHARE = 10
-
 SECTIONS: Mapping[str, tuple[str, ...]] = {
     "resources": ("memory", "device", "threads", "spill_dir"),
     "execution": ("batch_rows", "dictionary_codes", "direct_addressing", "join_reordering", "tracing"),
-    "cache": ("chunk_cache", "chunk_cache_dir", "chunk_cache_bytes"),
+    "cache": ("chunk_cache",),
     "io": ("direct_io", "io_device", "io_policy", "emulated"),
     "node": ("control_socket",),
 }
@@ -50,30 +48,30 @@ _SIZE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*(?:([kmgtp])(i?b)?|b)?\s*", re.IGNOREC
 
 def parse_size(value: object) -> object:
     """`"2GiB"`, `"1.5g"`, `"500MB"` or a number, in bytes. KB, MB, ... are powers of 1000; K, KiB, ... of 1024."""
+    return _bytes(value, "not a size; write for example 2GiB, 500MB or a number of bytes")
+
+
+def _bytes(value: object, problem: str) -> object:
     if isinstance(value, bool):
-        raise ValueError("not a size")
+        raise ValueError(problem)
     if not isinstance(value, str):
         return value
     match = _SIZE.fullmatch(value)
     if match is None:
-        raise ValueError("not a size; write for example 2GiB, 500MB or a number of bytes")
+        raise ValueError(problem)
     number, prefix, suffix = match.groups()
     power = 0 if prefix is None else "kmgtp".index(prefix.lower()) + 1
     base = 1000 if suffix is not None and suffix.lower() == "b" else 1024
-    return int(float(number) * base**power)
-
-
-def parse_size_or_auto(value: object) -> object:
-    """`"auto"`, or a size of which 0 is one too."""
-    size = value if value == "auto" else parse_size(value)
-    if size != "auto" and (not isinstance(size, int) or size < 0):
-        raise ValueError("not a size; write auto, 0, or for example 2GiB")
-    return size
+    size = float(number) * base**power
+    if math.isinf(size):
+        raise ValueError("more bytes than there are")
+    return int(size)
 
 
 def parse_rate(value: object) -> object:
     """`"200MB/s"` or a number, in bytes per second."""
-    return parse_size(value.strip().removesuffix("/s") if isinstance(value, str) else value)
+    size = value.strip().removesuffix("/s") if isinstance(value, str) else value
+    return _bytes(size, "not a rate; write for example 200MB/s or a number of bytes per second")
 
 
 def parse_duration(value: object) -> object:
@@ -88,15 +86,27 @@ def parse_duration(value: object) -> object:
     return float(match[1]) * _SECONDS[match[2] or "s"]
 
 
-Size = Annotated[int, BeforeValidator(parse_size), Field(gt=0)]
-SizeOrAuto = Annotated[int | Literal["auto"], BeforeValidator(parse_size_or_auto)]
-Rate = Annotated[float, BeforeValidator(parse_rate), Field(gt=0, le=1e13, allow_inf_nan=False)]
+def parse_count(value: object) -> object:
+    """A number that is not True or False, which are numbers to Python."""
+    if isinstance(value, bool):
+        raise ValueError("not a number")
+    return value
+
+
+def _absolute(path: Path) -> Path:
+    if "\0" in str(path):
+        raise ValueError("a path contains no NUL")
+    try:
+        return path.expanduser().absolute()
+    except RuntimeError:
+        raise ValueError("no such user, or one without a home folder") from None
+
+
+Count = Annotated[int, BeforeValidator(parse_count)]
+Size = Annotated[int, BeforeValidator(parse_size), Field(gt=0, le=1 << 60)]
+Rate = Annotated[float, BeforeValidator(parse_rate), Field(ge=1, le=1e13, allow_inf_nan=False)]
 Duration = Annotated[float, BeforeValidator(parse_duration), Field(ge=0, le=60, allow_inf_nan=False)]
-AbsolutePath = Annotated[Path, AfterValidator(lambda path: path.expanduser().absolute())]
-
-
-def _cache_folder(environment: Mapping[str, str]) -> Path:
-    return Path(environment.get("XDG_CACHE_HOME") or Path("~/.cache").expanduser()) / "pystachio"
+AbsolutePath = Annotated[Path, AfterValidator(_absolute)]
 
 
 class EmulatedDisk(BaseModel):
@@ -107,7 +117,7 @@ class EmulatedDisk(BaseModel):
     path: AbsolutePath
     rate: Rate
     latency: Duration = 0.0
-    depth: int = Field(default=32, ge=1, le=4096)
+    depth: Count = Field(default=32, ge=1, le=4096)
 
 
 class Settings(BaseModel):
@@ -120,22 +130,16 @@ class Settings(BaseModel):
         description="bytes that running plans may hold together, for example 2GiB",
     )
     device: str = Field(default="auto", description="where operators run: auto (the CPU), cpu, cuda or cuda:N")
-    threads: int = Field(default_factory=machine.usable_cores, ge=1, le=1024, description="worker threads")
+    threads: Count = Field(default_factory=machine.usable_cores, ge=1, le=1024, description="worker threads")
     spill_dir: AbsolutePath = Field(
         default_factory=lambda: Path(tempfile.gettempdir()), description="folder for what does not fit into memory"
     )
-    batch_rows: int = Field(default=262_144, ge=1, le=1 << 30, description="rows per batch that operators aim at")
+    batch_rows: Count = Field(default=262_144, ge=1, le=1 << 30, description="rows per batch that operators aim at")
     dictionary_codes: bool = Field(default=True, description="keep strings as dictionary codes")
     direct_addressing: bool = Field(default=True, description="join and group by address where the keys' range allows")
     join_reordering: bool = Field(default=True, description="choose the order of joins by statistics")
     tracing: bool = Field(default=True, description="remember what operators and transfers did lately, for traces")
     chunk_cache: bool = Field(default=True, description="keep decoded columns for the queries to come")
-    chunk_cache_dir: AbsolutePath = Field(
-        default_factory=lambda: _cache_folder(os.environ), description="folder for decoded columns, for this user only"
-    )
-    chunk_cache_bytes: SizeOrAuto = Field(
-        default="auto", description="bytes of decoded columns on disk: auto, or for example 20GiB; 0 for none"
-    )
     direct_io: Literal["auto", "on", "off"] = Field(default="auto", description="read around the page cache")
     io_device: Literal["auto", "posix", "nvme"] = Field(default="auto", description="what moves bytes from disk")
     io_policy: Literal["pystachio", "strict", "fair", "fifo"] = Field(
@@ -148,17 +152,6 @@ class Settings(BaseModel):
         default=True, description="let `pystachio-node ps` and its kin see this process's plans"
     )
 
-    def chunk_cache_limit(self) -> int:
-        """Bytes that decoded columns may take on disk. `auto` is a tenth of what is free there now, at most 64 GiB."""
-        if not self.chunk_cache:
-            return 0
-        if self.chunk_cache_bytes != "auto":
-            return self.chunk_cache_bytes
-        try:
-            return min(_MOST_CHUNK_CACHE_BYTES, machine.free_disk(self.chunk_cache_dir) // _FREE_DISK_SHARE)
-        except OSError:
-            return 0
-
     @field_validator("device")
     @classmethod
     def _known_device(cls, device: str) -> str:
@@ -170,11 +163,13 @@ class Settings(BaseModel):
     @classmethod
     def _tables(cls, value: object) -> object:
         """The environment has room for text only: JSON."""
+        if isinstance(value, dict):
+            raise ValueError("one table where a list of tables belongs; in a file its name is [[io.emulated]]")
         if not isinstance(value, str):
             return value
         try:
             return json.loads(value) if value.strip() else ()
-        except ValueError:
+        except (ValueError, RecursionError):
             raise ValueError('write a list of tables as JSON: [{"path": "/data", "rate": "200MB/s"}]') from None
 
     @field_validator("emulated")
@@ -225,8 +220,11 @@ def load(
 def _config_path(config: str | os.PathLike[str] | None, environment: Mapping[str, str]) -> Path | None:
     named = config if config is not None else environment.get(CONFIG_VARIABLE)
     if named:
-        return Path(named).expanduser()
-    folder = environment.get("XDG_CONFIG_HOME") or Path("~/.config").expanduser()
+        try:
+            return Path(named).expanduser()
+        except (TypeError, RuntimeError) as error:
+            raise InvalidRequest(f"not the path of a configuration file: {shown(named)}: {error}") from None
+    folder = environment.get("XDG_CONFIG_HOME") or os.path.expanduser("~/.config")
     path = Path(folder) / "pystachio" / "config.toml"
     return path if path.is_file() else None
 
@@ -242,7 +240,7 @@ def _from_file(path: Path) -> dict[str, object]:
         raise NotFound(f"no such configuration file: {path}") from None
     except PermissionError:
         raise Unauthorized(f"may not read the configuration file: {path}") from None
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise InvalidRequest(f"the configuration file cannot be read: {path}: {error}") from None
     values: dict[str, object] = {}
     for section, content in document.items():
@@ -293,6 +291,6 @@ def _invalid_value(error: ValidationError, origins: Mapping[str, str]) -> Invali
         reason = f"no such key; known: {', '.join(EmulatedDisk.model_fields)}"
     meaning = Settings.model_fields[name].description
     return InvalidRequest(
-        f"bad value for the setting {'.'.join([name, *inside])} ({origins[name]}): {problem['input']!r}: {reason}",
+        f"bad value for the setting {'.'.join([name, *inside])} ({origins[name]}): {shown(problem['input'])}: {reason}",
         hint=f"{name}: {meaning}",
     )

@@ -8,6 +8,17 @@ from __future__ import annotations
 
 from typing import ClassVar
 
+_LONGEST_VALUE = 200
+
+
+def shown(value: object) -> str:
+    """A value that somebody gave, in a message: of bounded length, whatever it is."""
+    try:
+        text = repr(value)
+    except Exception:  # Python writes no integer of many thousand digits; other people's objects may do anything
+        text = f"<{type(value).__name__}>"
+    return text if len(text) <= _LONGEST_VALUE else f"{text[:_LONGEST_VALUE]}…"
+
 
 class PystachioError(Exception):
     """Base of the tree.

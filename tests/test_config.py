@@ -87,8 +87,26 @@ def test_sizes(text: str, expected: int, nowhere: dict[str, str]) -> None:
         ({"emulated": "[{"}, "write a list of tables as JSON"),
         ({"emulated": 7}, "bad value for the setting emulated"),
         ({"emulated": [{"path": "/a"}]}, "bad value for the setting emulated.0.rate"),
-        ({"emulated": [{"path": "/a", "rate": "fast"}]}, "not a size"),
-        ({"emulated": [{"path": "/a", "rate": 0}]}, "greater than 0"),
+        ({"memory": "9" * 400}, "more bytes than there are"),
+        ({"memory": "9" * 300}, "bad value for the setting memory"),
+        ({"memory": 10**5000}, "bad value for the setting memory"),
+        ({"threads": True}, "bad value for the setting threads"),
+        (
+            {"spill_dir": "~nosuchuser/x"},
+            "bad value for the setting spill_dir (argument): '~nosuchuser/x': no such user",
+        ),
+        ({"spill_dir": "a\0b"}, "no NUL"),
+        ({"emulated": [{"path": "~nosuchuser/x", "rate": 1}]}, "bad value for the setting emulated.0.path"),
+        ({"emulated": [{"path": "a\0b", "rate": 1}]}, "bad value for the setting emulated.0.path"),
+        ({"emulated": {"path": "/a", "rate": 1}}, "[[io.emulated]]"),
+        ({"emulated": "[" * 100_000}, "write a list of tables as JSON"),
+        ({"emulated": [{"path": "/a", "rate": "fast"}]}, "not a rate; write for example 200MB/s"),
+        ({"emulated": [{"path": "/a", "rate": True}]}, "not a rate"),
+        ({"emulated": [{"path": "/a", "rate": "9" * 400}]}, "more bytes than there are"),
+        ({"emulated": [{"path": "/a", "rate": 10**5000}]}, "bad value for the setting emulated.0.rate"),
+        ({"emulated": [{"path": "/a", "rate": 1e-300}]}, "greater than or equal to 1"),
+        ({"emulated": [{"path": "/a", "rate": 0}]}, "greater than or equal to 1"),
+        ({"emulated": [{"path": "/a", "rate": 1, "depth": True}]}, "bad value for the setting emulated.0.depth"),
         ({"emulated": [{"path": "/a", "rate": float("nan")}]}, "bad value"),
         ({"emulated": [{"path": "/a", "rate": 1, "latency": "5 minutes"}]}, "not a duration"),
         ({"emulated": [{"path": "/a", "rate": 1, "latency": -1}]}, "greater than or equal to 0"),
@@ -110,6 +128,8 @@ def test_bad_arguments(arguments: dict[str, object], message: str, nowhere: dict
         ("memory = 1\n", "put it under [resources]"),
         ("[resources]\nthreads = [1]\n", "bad value for the setting threads (file"),
         ("[resources\n", "cannot be read"),
+        ("x = " + "[" * 100_000, "cannot be read"),
+        ('[io.emulated]\npath = "/a"\nrate = 1\n', "[[io.emulated]]"),
     ],
 )
 def test_bad_files(text: str, message: str, tmp_path: Path) -> None:
@@ -126,6 +146,12 @@ def test_a_named_file_must_exist_and_be_text(tmp_path: Path) -> None:
         load(tmp_path / "binary.toml", environment={})
     with pytest.raises((InvalidRequest, Unauthorized)):
         load(tmp_path, environment={})
+
+
+@pytest.mark.parametrize("path", ["~nosuchuser/x", "a\0b", 5, b"x"])
+def test_what_names_no_configuration_file(path: object) -> None:
+    with pytest.raises(InvalidRequest, match="configuration file"):
+        load(path, environment={})  # type: ignore[arg-type]
 
 
 def test_misspelt_variable_is_refused_with_the_nearest_name(nowhere: dict[str, str]) -> None:

@@ -10,6 +10,7 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from pystachio.errors import NotFound
 from pystachio.io_scheduler.core.request import Link
 from pystachio.io_scheduler.devices import Device, OpenDevice
 from pystachio.io_scheduler.devices.disks import disk_link
@@ -30,7 +31,15 @@ class Emulation:
 
 
 def emulating(emulations: Sequence[Emulation], locate: Locate, open_device: OpenDevice) -> tuple[Locate, OpenDevice]:
-    """`locate` and `open_device` for a service in which the emulations stand before what is there."""
+    """`locate` and `open_device` for a service in which the emulations stand before what is there.
+
+    Raises NotFound for a path that does not exist: nothing would ever be read from below it.
+    """
+    for emulation in emulations:
+        if not os.path.exists(emulation.path):
+            raise NotFound(
+                f"no such folder, for which a disk is to be emulated: {emulation.path}", hint="make it first"
+            )
     folders = {os.path.realpath(emulation.path): emulation for emulation in emulations}
 
     async def locate_emulated(path: str) -> Link:

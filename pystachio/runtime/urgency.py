@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from datetime import timedelta
+from numbers import Real
 from typing import Final, NamedTuple
 
-from pystachio.errors import InvalidRequest
+from pystachio.errors import InvalidRequest, shown
 from pystachio.io_scheduler.core.request import PriorityClass
 
 MOST_SECONDS: Final = 366 * 86_400.0
@@ -32,24 +34,28 @@ def priority_class(value: object) -> PriorityClass:
         return value
     names = {member.name.lower(): member for member in PriorityClass}
     if not isinstance(value, str) or value.lower() not in names:
-        raise InvalidRequest(f"no such priority: {value!r}", hint=f"one of {', '.join(names)}")
+        raise InvalidRequest(f"no such priority: {shown(value)}", hint=f"one of {', '.join(names)}")
     return names[value.lower()]
 
 
 def deadline_seconds(value: object) -> float:
     """Seconds, or a timedelta, from now. Raises InvalidRequest for what is no such time, or not from 0 to a year."""
-    seconds = value.total_seconds() if isinstance(value, timedelta) else value
-    if isinstance(seconds, bool) or not isinstance(seconds, int | float):
+    number = value.total_seconds() if isinstance(value, timedelta) else value
+    if isinstance(number, bool) or not isinstance(number, Real):
         raise InvalidRequest(
             f"a deadline must be seconds from now or a timedelta, not {type(value).__name__}",
             hint="for example deadline=2.0 or deadline=timedelta(seconds=2)",
         )
+    try:
+        seconds = float(number)
+    except OverflowError:
+        seconds = math.inf
     if not 0 < seconds <= MOST_SECONDS:
         raise InvalidRequest(
-            f"a deadline must lie between now and a year from now: {value!r}",
+            f"a deadline must lie between now and a year from now: {shown(value)}",
             hint="for example deadline=2.0, in seconds from now",
         )
-    return float(seconds)
+    return seconds
 
 
 def urgency(priority: object, deadline: object, default: Urgency) -> Urgency:

@@ -53,6 +53,11 @@ async def test_bytes_are_the_files_and_time_is_the_emulations(tree: Path) -> Non
     await service.stop()
 
 
+def test_a_folder_that_does_not_exist_is_named(tree: Path) -> None:
+    with pytest.raises(NotFound, match=f"to be emulated: {tree / 'none'}"):
+        emulating([Emulation(str(tree / "none"), 1e6)], locate_disk, choose("posix"))
+
+
 def test_nothing_emulated_changes_nothing() -> None:
     open_device = choose("posix")
     assert emulating([], locate_disk, open_device) == (locate_disk, open_device)
