@@ -29,10 +29,13 @@ CONFIG_VARIABLE = "PYSTACHIO_CONFIG"
 MEMORY_FRACTION = 0.6
 """Of what the process may use: Python, torch and the page cache need the rest."""
 
+_MOST_CHUNK_CACHE_BYTES = 64 << 30
+_FREE_DISK_SHARE = 10
+
 SECTIONS: Mapping[str, tuple[str, ...]] = {
     "resources": ("memory", "device", "threads", "spill_dir"),
     "execution": ("batch_rows", "dictionary_codes", "direct_addressing", "join_reordering", "tracing"),
-    "cache": ("chunk_cache",),
+    "cache": ("chunk_cache", "chunk_cache_dir", "chunk_cache_bytes"),
     "io": ("direct_io", "io_device", "io_policy", "emulated"),
     "node": ("control_socket",),
 }
@@ -66,6 +69,14 @@ def _bytes(value: object, problem: str) -> object:
     if math.isinf(size):
         raise ValueError("more bytes than there are")
     return int(size)
+
+
+def parse_size_or_auto(value: object) -> object:
+    """`"auto"`, or a size of which 0 is one too."""
+    size = value if value == "auto" else parse_size(value)
+    if size != "auto" and (not isinstance(size, int) or size < 0):
+        raise ValueError("not a size; write auto, 0, or for example 2GiB")
+    return size
 
 
 def parse_rate(value: object) -> object:
@@ -104,9 +115,14 @@ def _absolute(path: Path) -> Path:
 
 Count = Annotated[int, BeforeValidator(parse_count)]
 Size = Annotated[int, BeforeValidator(parse_size), Field(gt=0, le=1 << 60)]
+SizeOrAuto = Annotated[int | Literal["auto"], BeforeValidator(parse_size_or_auto)]
 Rate = Annotated[float, BeforeValidator(parse_rate), Field(ge=1, le=1e13, allow_inf_nan=False)]
 Duration = Annotated[float, BeforeValidator(parse_duration), Field(ge=0, le=60, allow_inf_nan=False)]
 AbsolutePath = Annotated[Path, AfterValidator(_absolute)]
+
+
+def _cache_folder(environment: Mapping[str, str]) -> Path:
+    return Path(environment.get("XDG_CACHE_HOME") or Path("~/.cache").expanduser()) / "pystachio"
 
 
 class EmulatedDisk(BaseModel):
@@ -140,6 +156,12 @@ class Settings(BaseModel):
     join_reordering: bool = Field(default=True, description="choose the order of joins by statistics")
     tracing: bool = Field(default=True, description="remember what operators and transfers did lately, for traces")
     chunk_cache: bool = Field(default=True, description="keep decoded columns for the queries to come")
+    chunk_cache_dir: AbsolutePath = Field(
+        default_factory=lambda: _cache_folder(os.environ), description="folder for decoded columns, for this user only"
+    )
+    chunk_cache_bytes: SizeOrAuto = Field(
+        default="auto", description="bytes of decoded columns on disk: auto, or for example 20GiB; 0 for none"
+    )
     direct_io: Literal["auto", "on", "off"] = Field(default="auto", description="read around the page cache")
     io_device: Literal["auto", "posix", "nvme"] = Field(default="auto", description="what moves bytes from disk")
     io_policy: Literal["pystachio", "strict", "fair", "fifo"] = Field(
@@ -151,6 +173,17 @@ class Settings(BaseModel):
     control_socket: bool = Field(
         default=True, description="let `pystachio-node ps` and its kin see this process's plans"
     )
+
+    def chunk_cache_limit(self) -> int:
+        """Bytes that decoded columns may take on disk. `auto` is a tenth of what is free there now, at most 64 GiB."""
+        if not self.chunk_cache:
+            return 0
+        if self.chunk_cache_bytes != "auto":
+            return self.chunk_cache_bytes
+        try:
+            return min(_MOST_CHUNK_CACHE_BYTES, machine.free_disk(self.chunk_cache_dir) // _FREE_DISK_SHARE)
+        except OSError:
+            return 0
 
     @field_validator("device")
     @classmethod
