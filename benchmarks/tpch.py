@@ -1,78 +1,25 @@
-"""TPC-H: ours beside DuckDB on the same Parquet files and threads, interleaved, medians, answers verified."""
+"""TPC-H: first touch and tensor-ready columns beside DuckDB, DataFusion and Polars; answers verified, in turns."""
 
 from __future__ import annotations
 
-import math
-import statistics
-import sys
-import time
-from collections.abc import Callable
-from typing import Any
-
-import pystachio
 from benchmarks import data
+from benchmarks.engines import DATAFUSION, DUCKDB_OWN, DUCKDB_PARQUET, FIRST_TOUCH, OURS, POLARS, engines
 from benchmarks.figures import Figure
-from pystachio.cli.oracle import disagreement
+from benchmarks.race import race
 
-THREADS = 2
+LARGE = 10.0
+"""From this scale on the goals are those of scale 10."""
 
 
 def run(*, scale: float, quick: bool) -> list[Figure]:
-    repetitions = 3 if quick else 5
-    folder = data.tpch(scale)
-    session = pystachio.connect(threads=THREADS)
-    data.register(session, folder)
-    peer = data.duckdb_over(folder)
-    peer.execute(f"set threads = {THREADS}")
-    ours: dict[str, float] = {}
-    theirs: dict[str, float] = {}
-    sys.stdout.write(f"{'query':<6}{'ours ms':>10}{'DuckDB ms':>12}{'ratio':>8}\n")
-    for name, sql in data.queries().items():
-        table = session.sql(sql).to_arrow()
-        problem = disagreement(table, peer.execute(sql).fetchall(), sql)
-        if problem:
-            raise AssertionError(f"{name}: {problem}")
-        pairs = [(_seconds(session.sql, sql), _seconds(peer.sql, sql)) for _ in range(repetitions)]
-        ours[name] = statistics.median(pair[0] for pair in pairs)
-        theirs[name] = statistics.median(pair[1] for pair in pairs)
-        sys.stdout.write(
-            f"{name:<6}{ours[name] * 1e3:>10.1f}{theirs[name] * 1e3:>12.1f}{ours[name] / theirs[name]:>8.2f}\n"
-        )
-        sys.stdout.flush()
-    session.close()
-    ratios = {name: ours[name] / theirs[name] for name in ours}
+    is_large = scale >= LARGE
+    names = (OURS, FIRST_TOUCH, DUCKDB_PARQUET, DUCKDB_OWN, DATAFUSION, POLARS)
+    with engines(data.tpch(scale), names) as contenders:
+        found = race(contenders, data.queries(), repetitions=3 if quick else 5)
     return [
-        Figure(
-            "time over DuckDB on the same Parquet, geometric mean of 22",
-            _geometric_mean(list(ratios.values())),
-            "ratio",
-            goal=1.5,
-            peers={
-                "pystachio ms": _geometric_mean(list(ours.values())) * 1e3,
-                "duckdb ms": _geometric_mean(list(theirs.values())) * 1e3,
-            },
-            samples=repetitions,
-        ),
-        *(
-            Figure(
-                f"{name} over DuckDB",
-                ratio,
-                "ratio",
-                peers={"pystachio ms": ours[name] * 1e3, "duckdb ms": theirs[name] * 1e3},
-                samples=repetitions,
-            )
-            for name, ratio in ratios.items()
-        ),
+        *found.figures(FIRST_TOUCH, DUCKDB_PARQUET, 0.8 if is_large else 0.9, worst=1.5),
+        *found.figures(OURS, DUCKDB_OWN, 0.4 if is_large else 0.5, worst=1.0),
+        *found.figures(OURS, DUCKDB_PARQUET, 0.25),
+        *found.figures(OURS, DATAFUSION, 0.3),
+        *found.figures(OURS, POLARS, 0.3),
     ]
-
-
-def _seconds(query: Callable[[str], Any], sql: str) -> float:
-    """Both sides end with the whole answer as an Arrow table."""
-    start = time.perf_counter()
-    result = query(sql)
-    result.to_arrow() if isinstance(result, pystachio.Result) else result.to_arrow_table()
-    return time.perf_counter() - start
-
-
-def _geometric_mean(values: list[float]) -> float:
-    return math.exp(statistics.fmean(math.log(value) for value in values))

@@ -1,0 +1,106 @@
+"""Engines that answer the same statements over the same Parquet files: ours in its two states, and its peers."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import pyarrow as pa
+
+import pystachio
+
+THREADS = 2
+
+Answer = Callable[[str], pa.Table]
+"""Runs a statement to its end, planning included; the whole answer as an Arrow table."""
+
+OURS = "pystachio"
+FIRST_TOUCH = "pystachio, first touch"
+DUCKDB_PARQUET = "DuckDB on Parquet"
+DUCKDB_OWN = "DuckDB on its own file"
+DATAFUSION = "DataFusion"
+POLARS = "Polars"
+
+
+def tables_of(folder: Path) -> Mapping[str, Path]:
+    """One table for each Parquet file of the folder, by its name."""
+    return {path.stem: path for path in sorted(folder.glob("*.parquet"))}
+
+
+@contextmanager
+def engines(folder: Path, names: Sequence[str]) -> Iterator[dict[str, Answer]]:
+    """The named engines over the folder's tables, with `THREADS` threads each."""
+    tables = tables_of(folder)
+    opened: dict[str, Answer] = {}
+    sessions = []
+    for name in names:
+        if name in (OURS, FIRST_TOUCH):
+            session = pystachio.connect(threads=THREADS, chunk_cache=name == OURS)
+            sessions.append(session)
+            opened[name] = _ours(session, tables)
+        else:
+            opened[name] = _PEERS[name](folder, tables)
+    try:
+        yield opened
+    finally:
+        for session in sessions:
+            session.close()
+
+
+def _ours(session: pystachio.Session, tables: Mapping[str, Path]) -> Answer:
+    for name, path in tables.items():
+        session.register(name, path)
+    return lambda sql: session.sql(sql).to_arrow()
+
+
+def _duckdb_parquet(folder: Path, tables: Mapping[str, Path]) -> Answer:
+    peer = duckdb.connect()
+    peer.execute(f"set threads = {THREADS}")
+    for name, path in tables.items():
+        peer.execute(f"create view {name} as from '{path}'")
+    return lambda sql: peer.sql(sql).to_arrow_table()
+
+
+def _duckdb_own(folder: Path, tables: Mapping[str, Path]) -> Answer:
+    """DuckDB's native format, written once beside the folder."""
+    file = folder.with_suffix(".duckdb")
+    if not file.exists():
+        partial = file.with_suffix(".partial")
+        partial.unlink(missing_ok=True)
+        with duckdb.connect(str(partial)) as writer:
+            for name, path in tables.items():
+                writer.execute(f"create table {name} as from '{path}'")
+        partial.rename(file)
+    peer = duckdb.connect(str(file), read_only=True)
+    peer.execute(f"set threads = {THREADS}")
+    return lambda sql: peer.sql(sql).to_arrow_table()
+
+
+def _datafusion(folder: Path, tables: Mapping[str, Path]) -> Answer:
+    import datafusion
+
+    config = datafusion.SessionConfig({"datafusion.sql_parser.parse_float_as_decimal": "true"})
+    peer = datafusion.SessionContext(config.with_target_partitions(THREADS))
+    for name, path in tables.items():
+        peer.register_parquet(name, str(path))
+    return lambda sql: peer.sql(sql).to_arrow_table()
+
+
+def _polars(folder: Path, tables: Mapping[str, Path]) -> Answer:
+    os.environ.setdefault("POLARS_MAX_THREADS", str(THREADS))
+    import polars
+
+    peer: Any = polars.SQLContext({name: polars.scan_parquet(path) for name, path in tables.items()})
+    return lambda sql: peer.execute(sql).collect(engine="streaming").to_arrow()
+
+
+_PEERS: Mapping[str, Callable[[Path, Mapping[str, Path]], Answer]] = {
+    DUCKDB_PARQUET: _duckdb_parquet,
+    DUCKDB_OWN: _duckdb_own,
+    DATAFUSION: _datafusion,
+    POLARS: _polars,
+}
