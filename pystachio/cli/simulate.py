@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from pystachio.cli.failure import describe, reported
-from pystachio.cli.output import open_output, say
+from pystachio.cli.output import check_output, open_output, say
 from pystachio.cli.process import interruptible, started
 from pystachio.errors import InternalError, NotFound
 
@@ -43,6 +43,8 @@ def simulate(
     """
     with interruptible(), reported():
         asked, policies = _load(scenario, policy)
+        check_output(trace)
+        check_output(chart)
         if chart is not None:
             from pystachio.io_scheduler.simulation.chart import require_matplotlib
 

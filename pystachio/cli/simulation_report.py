@@ -6,6 +6,7 @@ import sys
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
+from pystachio.cli.columns import printable
 from pystachio.cli.output import readable_bytes
 from pystachio.io_scheduler.core.request import PriorityClass
 from pystachio.io_scheduler.simulation.comparison import Comparison
@@ -13,6 +14,7 @@ from pystachio.io_scheduler.simulation.outcome import LinkOutcome, Outcome
 from pystachio.io_scheduler.simulation.scenario import Scenario
 
 if TYPE_CHECKING:
+    from rich.console import Console
     from rich.table import Table
 
 _FILE_WIDTH = 160
@@ -25,7 +27,17 @@ def print_tables(scenario: Scenario, comparisons: Sequence[Comparison]) -> None:
     from rich.console import Console
 
     console = Console(highlight=False, width=None if sys.stdout.isatty() else _FILE_WIDTH)
-    console.print(scenario.title, style="bold")
+    with console.capture() as captured:
+        _print(console, scenario, comparisons)
+    # Not by rich, which ends the process in its own way when the reader is gone.
+    sys.stdout.write(captured.get())
+    sys.stdout.flush()
+
+
+def _print(console: Console, scenario: Scenario, comparisons: Sequence[Comparison]) -> None:
+    from rich.text import Text
+
+    console.print(Text(printable(scenario.title), style="bold"), soft_wrap=True)
     rows = [row for comparison in comparisons for row in _class_rows(comparison)]
     console.print()
     console.print(_table(("policy", "class"), ("p50", "/ idle", "p99", "/ idle", "throughput", "plans"), rows))

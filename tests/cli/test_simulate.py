@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -52,6 +55,27 @@ def test_tables_for_people(scenario: str) -> None:
     assert done.stderr == "simulating pystachio\nsimulating fifo\n"
 
 
+@pytest.mark.parametrize("title", ["[bold]x[/nope]", "Two disks [fast] and [red]x", ":smile: " + "long " * 50 + "end"])
+def test_a_title_is_printed_as_it_is(tmp_path: Path, title: str) -> None:
+    path = tmp_path / "scenario.py"
+    path.write_text(SCENARIO.replace("one disk, one scan, some queries", title))
+    done = simulate(str(path), "--quiet", "--policy", "fifo")
+    assert done.exit_code == 0, done.stderr
+    assert done.stdout.splitlines()[0] == title
+
+
+@pytest.mark.parametrize("option", ["--quiet", "--json"])
+def test_a_reader_that_goes_away_is_no_failure(scenario: str, option: str) -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    command = [sys.executable, "-m", "pystachio.cli.main", "simulate", scenario, "--policy", "fifo", option]
+    done = subprocess.run(command, stdout=writer, stderr=subprocess.PIPE, text=True, timeout=60, check=False)
+    os.close(writer)
+    assert done.returncode == 0
+    assert "Traceback" not in done.stderr
+    assert "error" not in done.stderr
+
+
 def test_one_object_for_programs(scenario: str) -> None:
     done = simulate(scenario, "--json", "--quiet", "--policy", "pystachio", "--seed", "7")
     assert done.exit_code == 0
@@ -78,6 +102,12 @@ def test_files(scenario: str, tmp_path: Path) -> None:
     trace = tmp_path / "trace.json"
     assert simulate(scenario, "--quiet", "--trace", str(trace)).exit_code == 0
     assert json.loads(trace.read_text())["traceEvents"]
+
+
+@pytest.mark.parametrize("option", ["--trace", "--chart"])
+def test_a_folder_that_is_not_there_is_said_before_anything_runs(scenario: str, tmp_path: Path, option: str) -> None:
+    done = simulate(scenario, option, str(tmp_path / "none" / "file"))
+    assert (done.exit_code, done.stderr) == (1, f"not found: no such folder: {tmp_path / 'none'}\n")
 
 
 @pytest.mark.skipif(find_spec("matplotlib") is None, reason="matplotlib is not installed")

@@ -190,7 +190,7 @@ BAD_SCENARIOS = {
     "is more than 1": {"faults": (DeviceFault(error_probability=2.0),)},
     "ends before it begins": {"faults": (DeviceFault(at=2.0, until=1.0),)},
     "per_second or from clients": {"workloads": (Queries(),)},
-    "is not a number": {"workloads": (Scans(plans="three"),)},  # type: ignore[arg-type]
+    "is not a whole number": {"workloads": (Scans(plans="three"),)},  # type: ignore[arg-type]
     "has no network": {"workloads": (AllToAll(),)},
     "does not have: gpu": {"workloads": (Scans(path=("disk", "gpu")),)},
 }

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from pystachio.errors import InvalidRequest, NotFound
+from pystachio.errors import InvalidRequest, NotFound, shown
 from pystachio.io_scheduler.core.policy import POLICIES, Policy
 from pystachio.io_scheduler.core.request import PriorityClass
 from pystachio.io_scheduler.simulation.faults import Fault
-from pystachio.io_scheduler.simulation.fields import require_not_negative, require_positive
+from pystachio.io_scheduler.simulation.fields import require_kinds, require_not_negative, require_positive
 from pystachio.io_scheduler.simulation.hardware import Hardware
 from pystachio.io_scheduler.simulation.meter import LinkMeter
 from pystachio.io_scheduler.simulation.outcome import ClassOutcome, LinkOutcome, Outcome
@@ -34,6 +34,8 @@ class Scenario:
     policies: Sequence[str] = ("pystachio", "strict", "fair", "fifo")
 
     def __post_init__(self) -> None:
+        require_kinds(self)
+        _check_hardware(self.hardware)
         require_not_negative(self, "warm_up_seconds")
         if self.seconds is not None:
             require_positive(self, "seconds")
@@ -41,8 +43,10 @@ class Scenario:
                 raise InvalidRequest(f"the scenario is over before it counts: {self.seconds}")
         for what, parts in (("workload", self.workloads), ("fault", self.faults)):
             for part in parts:
-                if not (callable(getattr(part, "check", None)) and callable(getattr(part, "start", None))):
-                    raise InvalidRequest(f"not a {what}: {part!r}")
+                able = callable(getattr(part, "check", None)) and callable(getattr(part, "start", None))
+                if isinstance(part, type) or not able:
+                    raise InvalidRequest(f"not a {what}: {shown(part)}")
+                require_kinds(part)
                 part.check(self.hardware)
         for policy in self.policies:
             find_policy(policy)
@@ -51,6 +55,14 @@ class Scenario:
         """The same cluster with its interactive plans only; None when there are none, or nothing else."""
         left = tuple(alone for workload in self.workloads if (alone := workload.alone()) is not None)
         return replace(self, workloads=left) if left and left != tuple(self.workloads) else None
+
+
+def _check_hardware(hardware: object) -> None:
+    if not isinstance(hardware, Hardware):
+        raise InvalidRequest(f"Scenario.hardware is not a Hardware: {shown(hardware)}")
+    require_kinds(hardware)
+    for device in (hardware.disk, hardware.pcie, hardware.gpu, hardware.network):
+        require_kinds(device)
 
 
 def find_policy(name: str) -> Policy:

@@ -58,6 +58,8 @@ class Scans:
             require_positive(self, "bytes_per_disk")
         if self.nodes is not None:
             require_positive(self, "nodes")
+        if self.consumer_seconds is not None:
+            require_not_negative(self, "consumer_seconds")
         check_path(self.path, hardware)
 
     def start(self, simulation: Simulation) -> None:
@@ -155,6 +157,9 @@ class Queries:
             require_positive(self, "per_second")
         if self.clients is not None:
             require_positive(self, "clients")
+        for name in ("count", "deadline_seconds", "stop_at"):
+            if getattr(self, name) is not None:
+                require_positive(self, name)
         check_path(self.path, hardware)
 
     def start(self, simulation: Simulation) -> None:
