@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,6 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import pystachio
+from pystachio.errors import DataError
 
 ROWS = 20_000
 QUERY = "select word, count(*), sum(id), max(text) from t where id % 3 = 0 group by word order by word"
@@ -128,3 +130,20 @@ def test_many_at_once(session: pystachio.Session) -> None:
     expected, _ = answer(session)
     results = [session.sql(QUERY) for _ in range(12)]
     assert [result.to_arrow().to_pylist() for result in results] == [expected] * 12
+
+
+def test_a_file_that_is_written_in_place_while_it_is_read_is_an_error(folder: Path) -> None:
+    """Its rows would be some of the old ones and some of the new."""
+    path, other = folder / "n.parquet", folder / "other.parquet"
+    for value, name in ((1.0, path), (2.0, other)):
+        table = pa.table({"x": pa.array([value] * 1_000_000)})
+        pq.write_table(table, name, row_group_size=50_000, compression="none", use_dictionary=False)
+    with pystachio.connect(threads=1, emulated=[{"path": str(folder), "rate": "10MB/s"}]) as session:
+        session.register("n", path)
+        result = session.sql("select sum(x) from n")
+        while not result.metrics().bytes_read:
+            time.sleep(0.01)
+        with path.open("r+b") as file:
+            file.write(other.read_bytes())
+        with pytest.raises(DataError, match="changed while"):
+            result.to_arrow()

@@ -86,6 +86,8 @@ class Scan:
             metrics=ctx.metrics,
         )
         await ScanRun(ctx, out, reader, planned.units).run()
+        # One that is written in place meanwhile may have given rows of two versions.
+        require_unchanged(self.table)
 
     def _dictionaries(self) -> dict[int, SharedDictionary]:
         """The shared dictionaries of the columns that are read as codes, by position in `columns`."""

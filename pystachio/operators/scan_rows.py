@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 
 import torch
 
@@ -62,7 +63,7 @@ class FilterUse:
         return rows
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, eq=False)
 class RowReader:
     """What a scan does with the bytes of a unit. Positions are in the scan's `columns`.
 
@@ -81,13 +82,22 @@ class RowReader:
     chunks: ChunkColumns | None = None
     metrics: OperatorMetrics | None = None
 
-    @property
+    @cached_property
     def first(self) -> tuple[int, ...]:
         """Positions that decide which rows survive."""
-        read = {use.position for use in self.filters}
-        return tuple(sorted(read if self.predicate is None else read | fields_of(self.predicate)))
+        return tuple(sorted({use.position for use in self.filters} | set(self._tested)))
 
-    @property
+    @cached_property
+    def _tested(self) -> tuple[int, ...]:
+        """Positions that the predicate reads."""
+        return () if self.predicate is None else tuple(sorted(fields_of(self.predicate)))
+
+    @cached_property
+    def _test(self) -> Expression | None:
+        """The predicate over the columns `_tested`."""
+        return None if self.predicate is None else shift_fields(self.predicate, self._tested.index)
+
+    @cached_property
     def rest(self) -> tuple[int, ...]:
         """Positions that are only put out."""
         return tuple(sorted(set(self.output) - set(self.first)))
@@ -101,11 +111,9 @@ class RowReader:
         """Which of the rows [start, stop) survive the predicate and the filters; `columns` has all of `first`."""
         length = stop - start
         survivors: torch.Tensor | None = None
-        if self.predicate is not None:
-            read = sorted(fields_of(self.predicate))
-            mapping = {position: index for index, position in enumerate(read)}
-            sliced = tuple(slice_column(columns[position], start, stop) for position in read)
-            survivors = select(shift_fields(self.predicate, mapping.__getitem__), Batch(sliced, length, None))
+        if self._test is not None:
+            sliced = tuple(slice_column(columns[position], start, stop) for position in self._tested)
+            survivors = select(self._test, Batch(sliced, length, None))
         for use in self.filters:
             if survivors is not None and len(survivors) == 0:
                 break
