@@ -62,8 +62,13 @@ def exit_code(error: PystachioError) -> ExitCode:
 
 def describe(error: PystachioError) -> str:
     """The message (a syntax error's shows the place in the statement) and the hint."""
-    kind = error.code.replace("_", " ")
-    lines = [f"{kind}: {error.message}"]
-    if error.hint:
-        lines.append(f"hint: {error.hint}")
-    return printable_lines("\n".join(lines))
+    return f"{error.code.replace('_', ' ')}: {_explained(error)}"
+
+
+def wrong_usage(error: PystachioError) -> typer.BadParameter:
+    """What was asked for on the command line is the mistake: exit code 2."""
+    return typer.BadParameter(_explained(error))
+
+
+def _explained(error: PystachioError) -> str:
+    return printable_lines(f"{error.message}\nhint: {error.hint}" if error.hint else error.message)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from pystachio.cli.choice import one_of
 from pystachio.cli.columns import aligned, link_text, printable, shortened
 from pystachio.cli.failure import ExitCode, reported
 from pystachio.cli.output import say
@@ -54,7 +55,9 @@ def cancel(plan: Annotated[str, typer.Argument(metavar="PLAN", help="Its id, or 
 
 def set_priority(
     plan: Annotated[str, typer.Argument(metavar="PLAN", help="Its id, or the beginning of it.")],
-    priority: Annotated[Priority, typer.Argument(metavar="CLASS", help="interactive, normal or batch")],
+    priority: Annotated[
+        Priority, typer.Argument(parser=one_of(Priority), metavar="CLASS", help="interactive, normal or batch")
+    ],
     deadline: Annotated[
         str | None, typer.Option(help="When the answer is wanted, from now: 500ms, 2s, 1m. For interactive plans.")
     ] = None,

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from pystachio.cli.failure import describe, reported
+from pystachio.cli.choice import metavar, one_of
+from pystachio.cli.failure import describe, reported, wrong_usage
 from pystachio.cli.formats import Format, choose_format, write_rows
 from pystachio.cli.output import check_output, open_output, readable_bytes, say
 from pystachio.cli.process import GRACE_SECONDS, importing_only_what_is_needed, interruptible, started
@@ -46,7 +47,12 @@ def query(
     ] = None,
     file: Annotated[Path | None, typer.Option(help="Read the statement from this file; - is standard input.")] = None,
     format: Annotated[
-        Format | None, typer.Option(help="How rows are written. [default: by --output's name, else table]")
+        Format | None,
+        typer.Option(
+            parser=one_of(Format),
+            metavar=metavar(Format),
+            help="How rows are written. [default: by --output's name, else table]",
+        ),
     ] = None,
     output: Annotated[
         Path | None, typer.Option(help="Write rows to this file, which appears when it is complete.")
@@ -61,7 +67,13 @@ def query(
         typer.Option(help="Write what the query did and waited for to this file, for https://ui.perfetto.dev."),
     ] = None,
     priority: Annotated[
-        Priority | None, typer.Option(help="How urgent the query is.", show_default="interactive")
+        Priority | None,
+        typer.Option(
+            parser=one_of(Priority),
+            metavar=metavar(Priority),
+            help="How urgent the query is.",
+            show_default="interactive",
+        ),
     ] = None,
     deadline: Annotated[
         str | None, typer.Option(help="When the answer is wanted, from now: 500ms, 2s, 1m. Orders, ends nothing.")
@@ -112,9 +124,9 @@ def deadline_option(text: str | None) -> float | None:
     try:
         return deadline_seconds(parse_duration(text))
     except InvalidRequest as error:
-        raise typer.BadParameter(describe(error)) from None
+        raise typer.BadParameter(f"{error.message}\nhint: for example --deadline 2s", param_hint="--deadline") from None
     except ValueError as error:
-        raise typer.BadParameter(f"--deadline: {error}") from None
+        raise typer.BadParameter(str(error), param_hint="--deadline") from None
 
 
 def connected(**settings: Any) -> Session:
@@ -125,7 +137,7 @@ def connected(**settings: Any) -> Session:
     try:
         return connect(**settings)
     except InvalidRequest as error:
-        raise typer.BadParameter(describe(error)) from None
+        raise wrong_usage(error) from None
 
 
 def register_folder(session: Session, folder: Path) -> None:

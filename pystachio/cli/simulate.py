@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from pystachio.cli.failure import describe, reported
+from pystachio.cli.failure import reported, wrong_usage
 from pystachio.cli.output import check_output, open_output, say
 from pystachio.cli.process import interruptible, started
 from pystachio.errors import InternalError, NotFound
@@ -72,7 +72,7 @@ def _load(name: str, policies: list[str] | None) -> tuple[Scenario, list[Policy]
         scenario = load_scenario(name)
         return scenario, [find_policy(each) for each in dict.fromkeys(policies or scenario.policies)]
     except NotFound as error:
-        raise typer.BadParameter(describe(error)) from None
+        raise wrong_usage(error) from None
 
 
 def _trace() -> Trace:

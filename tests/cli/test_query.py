@@ -182,3 +182,22 @@ def test_a_deadline(data: Path) -> None:
     for bad in (["--deadline", "soon"], ["--deadline", "0"], ["--deadline", "1s", "--priority", "batch"]):
         done = run("--data", data, *bad, "select 1 as one")
         assert done.exit_code == 2, done.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--priority", "foo"], "--priority: no such priority: 'foo'; one of interactive, normal, batch"),
+        (["--format", "xml"], "--format: no such format: 'xml'; one of table, json, csv, arrow, parquet"),
+        (["--deadline", "0"], "--deadline: a deadline must lie between now and a year from now: 0.0 hint: for example"),
+        (["--deadline", "0"], "for example --deadline 2s"),
+        (["--deadline", "soon"], "--deadline: not a duration; write for example"),
+        (["--threads", "0"], "Invalid value: bad value for the setting threads"),
+    ],
+)
+def test_wrong_usage_is_said_in_plain_words(arguments: list[str], message: str) -> None:
+    done = run(*arguments, "select 1 as one")
+    assert done.exit_code == 2
+    assert message in " ".join(done.stderr.replace("│", " ").replace("'--", "--").replace("':", ":").split())
+    for noise in ("Value error", "invalid request", "deadline="):
+        assert noise not in done.stderr
