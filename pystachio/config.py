@@ -122,7 +122,9 @@ AbsolutePath = Annotated[Path, AfterValidator(_absolute)]
 
 
 def _cache_folder(environment: Mapping[str, str]) -> Path:
-    return Path(environment.get("XDG_CACHE_HOME") or Path("~/.cache").expanduser()) / "pystachio"
+    """A user without a home folder has one among the temporary files."""
+    folder = environment.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
+    return Path(folder) / "pystachio" if os.path.isabs(folder) else Path(tempfile.gettempdir()) / "pystachio-cache"
 
 
 class EmulatedDisk(BaseModel):

@@ -21,7 +21,8 @@ from pystachio.errors import NotFound, Unauthorized
 from pystachio.io_scheduler.os_errors import from_os_error
 from pystachio.operators.batch import column_nbytes
 from pystachio.operators.chunk_format import encode, stored_bytes
-from pystachio.operators.chunk_store import ChunkPlace, ChunkStore, ChunkStoreStatistics
+from pystachio.operators.chunk_place import ChunkPlace
+from pystachio.operators.chunk_store import ChunkStore, ChunkStoreStatistics
 from pystachio.operators.column import Column
 from pystachio.operators.table import ParquetFile
 from pystachio.runtime.context import Context
@@ -169,7 +170,7 @@ class ChunkCache:
     def _encoded(
         self, temporary: str, place: ChunkPlace, column: Column, displace_before_ns: int | None
     ) -> memoryview | None:
-        content = encode(column, self.store.key(place))
+        content = encode(column, self.store.names.key(place))
         try:
             if content is None or not self.store.prepare(
                 temporary, len(content), displace_before_ns=displace_before_ns

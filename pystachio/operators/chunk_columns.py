@@ -16,7 +16,8 @@ from pystachio.io_scheduler.core.request import Extent
 from pystachio.operators.arrow import dictionary_to_arrow
 from pystachio.operators.chunk_cache import USUAL_RATE, ChunkCache
 from pystachio.operators.chunk_format import NotUsable, decode
-from pystachio.operators.chunk_store import ChunkPlace, StoredChunk
+from pystachio.operators.chunk_place import ChunkPlace
+from pystachio.operators.chunk_store import StoredChunk
 from pystachio.operators.column import Bounds, BytesColumn, Column, Dictionary, DictionaryColumn
 from pystachio.operators.hot_columns import HotColumns
 from pystachio.operators.kernels import selection

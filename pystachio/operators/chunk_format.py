@@ -1,16 +1,13 @@
 """The bytes of one decoded column in a file: a header page and segments, each at a multiple of 4 KiB, as they are in
 memory. Reading one back is a check and no copy.
 
-The header page holds a prefix (magic, version, length of the body, checksum of the page) and a JSON body: whose column
-it is, its logical type, rows, representation, dtype, bounds, and each segment's offset, length and xxh3 checksum. The
-places of segments follow from their lengths, and their lengths from rows and dtype, so every field is checked against
-another one or against the file. Numbers are little-endian.
+The header (`chunk_header`) says whose column it is, its logical type, rows, representation, dtype, bounds, and each
+segment's offset, length and xxh3 checksum. The places of segments follow from their lengths, and their lengths from
+rows and dtype, so every field is checked against another one or against the file. Numbers are little-endian.
 """
 
 from __future__ import annotations
 
-import json
-import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -20,6 +17,7 @@ import pyarrow as pa
 import torch
 import xxhash
 
+from pystachio.operators.chunk_header import PAGE_BYTES, BrokenChunk, header_page, read_header, require
 from pystachio.operators.column import (
     BytesColumn,
     Column,
@@ -30,12 +28,6 @@ from pystachio.operators.column import (
 )
 from pystachio.operators.kernels.selection import take
 from pystachio.operators.narrowing import narrowest_dtype
-
-PAGE_BYTES: Final = 4096
-VERSION: Final = 1
-_MAGIC: Final = b"PIOCHUNK"
-_PREFIX: Final = struct.Struct("<8sIIQ")
-_CHECKED_PREFIX: Final = struct.Struct("<8sII")
 
 _INTEGERS: Final = ("int8", "int16", "int32", "int64")
 _FLOATS: Final = ("float32", "float64")
@@ -62,10 +54,6 @@ class NotUsable:
     reason: str
 
 
-class _Broken(Exception):
-    """Inside this module: why the bytes are not usable."""
-
-
 def stored_bytes(column: Column) -> int:
     """The most that the column takes in a file."""
     return PAGE_BYTES + sum(_padded(array.nbytes) for array in _arrays(column))
@@ -90,7 +78,7 @@ def encode(column: Column, key: ChunkKey) -> memoryview | None:
         whole[place:end] = array.view(np.uint8)
         whole[end : place + _padded(array.nbytes)] = 0
         segments.append([place, array.nbytes, _checksum(whole[place:end])])
-    body = json.dumps(
+    page = header_page(
         {
             "identity": key.identity,
             "type": str(key.type),
@@ -102,10 +90,10 @@ def encode(column: Column, key: ChunkKey) -> memoryview | None:
             "nulls": column.validity is not None,
             "segments": segments,
         }
-    ).encode()
-    if _PREFIX.size + len(body) > PAGE_BYTES:
+    )
+    if page is None:
         return None
-    whole[:PAGE_BYTES] = np.frombuffer(_page(body), np.uint8)
+    whole[:PAGE_BYTES] = np.frombuffer(page, np.uint8)
     return whole.data
 
 
@@ -113,93 +101,78 @@ def decode(data: memoryview, key: ChunkKey) -> Column | NotUsable:
     """The column, in the memory of `data`, which must be writable."""
     try:
         return _decoded(data, key)
-    except _Broken as broken:
+    except BrokenChunk as broken:
         return NotUsable(str(broken))
 
 
 def _decoded(data: memoryview, key: ChunkKey) -> Column:
-    header = _header(data)
-    _require(header.get("identity") == key.identity, "of another column")
-    _require(header.get("type") == str(key.type), "of another type")
-    _require(header.get("rows") == key.rows, "of another number of rows")
+    require(len(data) >= PAGE_BYTES and len(data) % PAGE_BYTES == 0, "not whole pages")
+    header = read_header(bytes(data[:PAGE_BYTES]))
+    require(header.get("identity") == key.identity, "of another column")
+    require(header.get("type") == str(key.type), "of another type")
+    require(header.get("rows") == key.rows, "of another number of rows")
     kind, dtype, values, nulls = (header.get(name) for name in ("kind", "dtype", "values", "nulls"))
-    _require(isinstance(kind, str) and dtype in _KIND_DTYPES.get(kind, ()), "an unknown representation")
-    _require(isinstance(nulls, bool), "no word about NULLs")
-    _require((_is_count(values) if kind == "codes" else values is None), "no number of dictionary values")
+    require(isinstance(kind, str) and dtype in _KIND_DTYPES.get(kind, ()), "an unknown representation")
+    require(isinstance(nulls, bool), "no word about NULLs")
+    require((_is_count(values) if kind == "codes" else values is None), "no number of dictionary values")
     segments = _segments(data, header.get("segments"))
     validity = _flags(segments.pop(), key.rows) if nulls and segments else None
-    _require(nulls == (validity is not None), "no validity")
+    require(nulls == (validity is not None), "no validity")
     match kind, segments:
         case "fixed", [values_segment]:
             return _fixed(key, values_segment, str(dtype), validity, header.get("bounds"))
         case "wide", [high, low]:
-            _require(pa.types.is_decimal(key.type), "a wide number of another type than decimal")
+            require(pa.types.is_decimal(key.type), "a wide number of another type than decimal")
             high, low = (_typed(segment, "int64", key.rows) for segment in (high, low))
             return WideDecimalColumn(key.type, torch.from_numpy(high), torch.from_numpy(low), validity)
         case "bytes", [offsets, text]:
             return _bytes(key, offsets, text, key.rows, validity)
         case "codes", [codes, offsets, text]:
             return _codes(key, codes, str(dtype), _bytes(key, offsets, text, values or 0, None), validity)
-    raise _Broken("another number of segments")
-
-
-def _header(data: memoryview) -> dict[str, Any]:
-    _require(len(data) >= PAGE_BYTES and len(data) % PAGE_BYTES == 0, "not whole pages")
-    page = bytes(data[:PAGE_BYTES])
-    magic, version, length, checksum = _PREFIX.unpack_from(page)
-    _require(magic == _MAGIC and version == VERSION, "of another format")
-    _require(length <= PAGE_BYTES - _PREFIX.size, "a header of more than a page")
-    _require(checksum == _page_checksum(page), "a header with a wrong checksum")
-    try:
-        header = json.loads(page[_PREFIX.size : _PREFIX.size + length])
-    except (ValueError, RecursionError) as error:
-        raise _Broken(f"a header that is no JSON: {error}") from None
-    _require(isinstance(header, dict), "a header that is no object")
-    found: dict[str, Any] = header
-    return found
+    raise BrokenChunk("another number of segments")
 
 
 def _segments(data: memoryview, described: object) -> list[Array]:
     """The bytes of each segment, whose places and checksums are right, and which fill the file."""
-    _require(isinstance(described, list) and 0 < len(described) <= 4, "an unlikely number of segments")
+    require(isinstance(described, list) and 0 < len(described) <= 4, "an unlikely number of segments")
     assert isinstance(described, list)
     for one in described:
-        _require(isinstance(one, list) and len(one) == 3, "a segment without place, length and checksum")
-        _require(_is_count(one[1]) and one[1] <= len(data), "a segment outside the file")
+        require(isinstance(one, list) and len(one) == 3, "a segment without place, length and checksum")
+        require(_is_count(one[1]) and one[1] <= len(data), "a segment outside the file")
     places, length = _layout([one[1] for one in described])
-    _require(length == len(data), "a file of another length")
+    require(length == len(data), "a file of another length")
     whole = np.frombuffer(data, np.uint8)
     found = []
     for (place, nbytes, checksum), expected in zip(described, places, strict=True):
-        _require(place == expected, "a segment at another place")
+        require(place == expected, "a segment at another place")
         segment = whole[expected : expected + nbytes]
-        _require(_checksum(segment) == checksum, "a segment with a wrong checksum")
+        require(_checksum(segment) == checksum, "a segment with a wrong checksum")
         found.append(segment)
     return found
 
 
 def _fixed(key: ChunkKey, segment: Array, dtype: str, validity: torch.Tensor | None, bounds: object) -> FixedColumn:
     allowed = _FLOATS if pa.types.is_floating(key.type) else ("bool",) if pa.types.is_boolean(key.type) else _INTEGERS
-    _require(dtype in allowed or pa.types.is_null(key.type), "a dtype that is not of the type")
+    require(dtype in allowed or pa.types.is_null(key.type), "a dtype that is not of the type")
     values = _flags(segment, key.rows) if dtype == "bool" else torch.from_numpy(_typed(segment, dtype, key.rows))
     if bounds is None:
         return FixedColumn(key.type, values, validity)
-    _require(isinstance(bounds, list) and len(bounds) == 2 and all(type(end) is int for end in bounds), "no bounds")
+    require(isinstance(bounds, list) and len(bounds) == 2 and all(type(end) is int for end in bounds), "no bounds")
     assert isinstance(bounds, list)
     low, high = bounds
-    _require(dtype in _INTEGERS and low <= high, "impossible bounds")
+    require(dtype in _INTEGERS and low <= high, "impossible bounds")
     numbers = values.numpy()
     if validity is not None:
         numbers = numbers[validity.numpy()]
-    _require(not len(numbers) or low <= int(numbers.min()) <= int(numbers.max()) <= high, "values outside the bounds")
+    require(not len(numbers) or low <= int(numbers.min()) <= int(numbers.max()) <= high, "values outside the bounds")
     return FixedColumn(key.type, values, validity, (low, high))
 
 
 def _bytes(key: ChunkKey, offsets: Array, text: Array, rows: int, validity: torch.Tensor | None) -> BytesColumn:
-    _require(pa.types.is_string(key.type) or pa.types.is_binary(key.type), "texts of another type")
+    require(pa.types.is_string(key.type) or pa.types.is_binary(key.type), "texts of another type")
     places = _typed(offsets, "int64", rows + 1)
-    _require(places[0] == 0 and places[-1] == len(text), "offsets that do not fit the text")
-    _require(bool((places[1:] >= places[:-1]).all()), "offsets that fall")
+    require(places[0] == 0 and places[-1] == len(text), "offsets that do not fit the text")
+    require(bool((places[1:] >= places[:-1]).all()), "offsets that fall")
     return BytesColumn(key.type, torch.from_numpy(places), torch.from_numpy(text), validity)
 
 
@@ -208,21 +181,21 @@ def _codes(
 ) -> DictionaryColumn:
     codes = _typed(segment, dtype, key.rows)
     if len(codes):
-        _require(0 <= int(codes.min()) <= int(codes.max()) < max(1, len(values)), "a code outside the dictionary")
+        require(0 <= int(codes.min()) <= int(codes.max()) < max(1, len(values)), "a code outside the dictionary")
     if not len(values):
-        _require(not len(codes) or (validity is not None and not bool(validity.any())), "codes without a dictionary")
+        require(not len(codes) or (validity is not None and not bool(validity.any())), "codes without a dictionary")
     return DictionaryColumn(key.type, torch.from_numpy(codes), Dictionary(values), validity)
 
 
 def _typed(segment: Array, dtype: str, count: int) -> Array:
     wanted = np.dtype(dtype).newbyteorder("<")
-    _require(segment.nbytes == count * wanted.itemsize, "a segment of another length")
+    require(segment.nbytes == count * wanted.itemsize, "a segment of another length")
     return segment.view(wanted)
 
 
 def _flags(segment: Array, rows: int) -> torch.Tensor:
     flags = _typed(segment, "uint8", rows)
-    _require(not rows or int(flags.max()) <= 1, "flags that are neither 0 nor 1")
+    require(not rows or int(flags.max()) <= 1, "flags that are neither 0 nor 1")
     return torch.from_numpy(flags).view(torch.bool)
 
 
@@ -298,22 +271,5 @@ def _checksum(segment: Array) -> str:
     return xxhash.xxh3_64_hexdigest(segment.data)
 
 
-def _page(body: bytes) -> bytes:
-    unchecked = (_PREFIX.pack(_MAGIC, VERSION, len(body), 0) + body).ljust(PAGE_BYTES, b"\0")
-    return _PREFIX.pack(_MAGIC, VERSION, len(body), _page_checksum(unchecked)) + unchecked[_PREFIX.size :]
-
-
-def _page_checksum(page: bytes) -> int:
-    """Of everything in the page but the checksum."""
-    checksum = xxhash.xxh3_64(page[: _CHECKED_PREFIX.size])
-    checksum.update(page[_PREFIX.size :])
-    return checksum.intdigest()
-
-
 def _is_count(value: object) -> bool:
     return type(value) is int and value >= 0
-
-
-def _require(holds: bool, reason: str) -> None:
-    if not holds:
-        raise _Broken(reason)

@@ -25,15 +25,13 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import count
 from pathlib import Path
-from weakref import WeakKeyDictionary
-
-import xxhash
 
 from pystachio.errors import Unauthorized
-from pystachio.operators.chunk_format import VERSION, ChunkKey
+from pystachio.operators.chunk_format import ChunkKey
+from pystachio.operators.chunk_header import VERSION
+from pystachio.operators.chunk_place import SUFFIX, ChunkNames, ChunkPlace
 from pystachio.operators.table import ParquetFile
 
-_SUFFIX = ".chunk"
 _UNFINISHED = ".unfinished"
 _UNFINISHED_SECONDS = 3600
 """So old is what a crashed writer left: no write takes an hour."""
@@ -43,17 +41,6 @@ _KEPT_SHARE = 0.9
 """Of the budget, after a sweep that had to make room: the next one is then some time away."""
 _MOST_REMEMBERED = 1 << 16
 _SECOND = 1_000_000_000
-
-
-@dataclass(frozen=True, slots=True)
-class ChunkPlace:
-    """A decoded column of some row groups. `form` names how it was decoded, where there is a choice."""
-
-    file: ParquetFile
-    groups: tuple[int, ...]
-    column: int
-    rows: int
-    form: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,11 +78,11 @@ class ChunkStore:
     def __init__(self, folder: Path, most_bytes: int, clock_ns: Callable[[], int] = time.time_ns) -> None:
         self._parent = folder
         self._root = str(folder / f"chunks-{VERSION}")
+        self.names = ChunkNames(self._root)
         self._most_bytes = most_bytes
         self.clock_ns = clock_ns
         self._lock = threading.Lock()
         self._room = threading.Lock()
-        self._digests: WeakKeyDictionary[ParquetFile, str] = WeakKeyDictionary()
         self._listings: dict[str, _Listing] = {}
         self._refused: dict[str, None] = {}
         self._sequence = count()
@@ -118,7 +105,7 @@ class ChunkStore:
 
     def look(self, file: ParquetFile) -> None:
         """See which chunks of the file version are there. Raises Unauthorized as `prepare` does."""
-        folder = self._folder(file)
+        folder = self.names.folder(file)
         try:
             changed_ns = os.stat(folder).st_mtime_ns
             known = self._listings.get(folder)
@@ -128,7 +115,7 @@ class ChunkStore:
             listing = _Listing(changed_ns)
             with os.scandir(folder) as entries:
                 for entry in entries:
-                    if entry.name.endswith(_SUFFIX):
+                    if entry.name.endswith(SUFFIX):
                         with suppress(OSError):
                             status = entry.stat(follow_symlinks=False)
                             listing.chunks[entry.name] = status.st_size, status.st_mtime_ns
@@ -139,11 +126,12 @@ class ChunkStore:
 
     def find(self, place: ChunkPlace) -> StoredChunk | None:
         """What `look` saw, and what was written since. Touches no disk."""
-        folder, name, key = self._folder(place.file), *self._named(place)
+        path = self.names.path(place)
+        folder, name = os.path.split(path)
         with self._lock:
             listing = self._listings.get(folder)
             known = None if listing is None else listing.chunks.get(name)
-        return None if known is None else StoredChunk(f"{folder}/{name}", known[0], key, known[1])
+        return None if known is None else StoredChunk(path, known[0], self.names.key(place), known[1])
 
     def used(self, chunk: StoredChunk) -> None:
         """The chunk was read: it stays for longer."""
@@ -174,7 +162,7 @@ class ChunkStore:
         """Whether a chunk of that size, which was decoded now, is to be stored. Touches no disk."""
         if not self._writing or nbytes > self._most_bytes or self.find(place) is not None:
             return False
-        name = self._named(place)[0]
+        name = self.names.path(place)
         with self._lock:
             if self._nbytes is None or self._nbytes + nbytes <= self._most_bytes:
                 return True
@@ -185,12 +173,9 @@ class ChunkStore:
             self._refused[name] = None
             return False
 
-    def key(self, place: ChunkPlace) -> ChunkKey:
-        return self._named(place)[1]
-
     def temporary(self, place: ChunkPlace) -> str:
         """A path to write the chunk to, which nobody else has. Touches no disk."""
-        return f"{self._folder(place.file)}/{os.getpid()}-{next(self._sequence)}-{self.clock_ns()}{_UNFINISHED}"
+        return f"{self.names.folder(place.file)}/{os.getpid()}-{next(self._sequence)}-{self.clock_ns()}{_UNFINISHED}"
 
     def prepare(self, temporary: str, nbytes: int, *, displace_before_ns: int | None = None) -> bool:
         """Make the folder and room in it, until `publish` or `abandon`; says whether there is room.
@@ -216,14 +201,14 @@ class ChunkStore:
 
     def publish(self, temporary: str, place: ChunkPlace) -> None:
         """The temporary file is complete: others may read it. Raises OSError."""
-        path = f"{self._folder(place.file)}/{self._named(place)[0]}"
+        path = self.names.path(place)
         os.rename(temporary, path)
         with self._lock:
             nbytes = self._coming.pop(temporary)
             self._written += 1
             self._unswept += nbytes
             self._nbytes = (self._nbytes or 0) + nbytes
-            self._refused.pop(os.path.basename(path), None)
+            self._refused.pop(path, None)
         self._note(path, nbytes, self.clock_ns())
 
     def abandon(self, temporary: str) -> None:
@@ -285,7 +270,7 @@ class ChunkStore:
                 files += 1
                 with suppress(OSError):
                     status = entry.stat(follow_symlinks=False)
-                    if entry.name.endswith(_SUFFIX):
+                    if entry.name.endswith(SUFFIX):
                         chunks.append((status.st_mtime_ns, status.st_size, entry.path))
                     elif entry.name.endswith(_UNFINISHED) and status.st_mtime_ns < oldest_ns:
                         os.unlink(entry.path)
@@ -302,21 +287,3 @@ class ChunkStore:
         if status.st_mode & 0o077:
             os.chmod(self._root, 0o700)
         self._trusted = True
-
-    def _folder(self, file: ParquetFile) -> str:
-        with self._lock:
-            digest = self._digests.get(file)
-        if digest is None:
-            version = f"{os.path.abspath(file.path)}\0{file.size}\0{file.mtime_ns}\0".encode(errors="surrogateescape")
-            digest = xxhash.xxh3_128_hexdigest(version + file.footer)
-            with self._lock:
-                self._digests[file] = digest
-        return f"{self._root}/{digest}"
-
-    def _named(self, place: ChunkPlace) -> tuple[str, ChunkKey]:
-        """The chunk's name in its folder, and its key."""
-        version = os.path.basename(self._folder(place.file))
-        groups = ",".join(map(str, place.groups))
-        identity = xxhash.xxh3_128_hexdigest(f"{version} {place.column} {place.form} {groups}".encode())
-        type_ = place.file.fields[place.column].type
-        return f"{place.column}-{identity}{_SUFFIX}", ChunkKey(identity, type_, place.rows)

@@ -51,6 +51,8 @@ def workplace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     folder.mkdir()
     monkeypatch.chdir(folder)
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    monkeypatch.setenv("PYSTACHIO_CHUNK_CACHE_DIR", str(tmp_path / "cache"))
+    monkeypatch.setenv("PYSTACHIO_CHUNK_CACHE_BYTES", "64MiB")
     exec(sample_data_program(), {})
     return folder
 

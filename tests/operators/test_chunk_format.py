@@ -14,9 +14,9 @@ import xxhash
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pystachio.operators import chunk_format
 from pystachio.operators.arrow import column_from_arrow, column_to_arrow
-from pystachio.operators.chunk_format import PAGE_BYTES, ChunkKey, NotUsable, decode, encode, stored_bytes
+from pystachio.operators.chunk_format import ChunkKey, NotUsable, decode, encode, stored_bytes
+from pystachio.operators.chunk_header import PAGE_BYTES, header_page
 from pystachio.operators.column import (
     BytesColumn,
     Column,
@@ -173,7 +173,9 @@ def forged(column: Column, edit: Any, data: Any = None) -> NotUsable:
         start, nbytes = segment[:2]
         segment[2] = xxhash.xxh3_64_hexdigest(bytes(whole[start : start + nbytes]))
     edit(header)
-    whole[:PAGE_BYTES] = chunk_format._page(json.dumps(header).encode())
+    page = header_page(header)
+    assert page is not None
+    whole[:PAGE_BYTES] = page
     found = decode(memoryview(whole), key_of(column))
     assert isinstance(found, NotUsable)
     return found
