@@ -31,7 +31,7 @@ def exact_sums(column: Column, type_: pa.DataType, grouping: Grouping) -> Column
     if isinstance(column, FixedColumn):
         values = _zero_where_null(column.values, column.validity)
         if _fits_int64(column):
-            return FixedColumn(type_, grouping.sums(values.to(torch.int64)), validity)
+            return FixedColumn(type_, grouping.sums(values), validity)
         return narrowed(_sum_of_int64(values.to(torch.int64), grouping), type_, validity)
     assert isinstance(column, WideDecimalColumn)
     high = _zero_where_null(column.high, column.validity)

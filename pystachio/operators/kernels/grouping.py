@@ -22,18 +22,25 @@ _DENSE_SLOTS_PER_ROW: Final = 2
 
 @dataclass(frozen=True, eq=False)
 class Grouping:
-    """`ids` (int64 [rows], in [0, slots)) is each row's slot; None: all rows are one group, even when there are none.
+    """`codes` (integers [rows], in [0, slots)) are each row's slot, in int64 `ids`; None: all rows are one group, even
+    when there are none.
 
     `used` are the slots that have rows, ascending; None: all. They are the groups. `representatives` [groups] is the
-    position of one row of each (empty when `ids` is None).
+    position of one row of each (empty when `codes` is None).
     """
 
     rows: int
-    ids: torch.Tensor | None
+    codes: torch.Tensor | None
     slots: int
     used: torch.Tensor | None
     representatives: torch.Tensor
     device: torch.device
+    slot_rows: torch.Tensor | None = None
+    """int64 [slots]: how many rows each has, if that is known."""
+
+    @cached_property
+    def ids(self) -> torch.Tensor | None:
+        return None if self.codes is None else self.codes.to(torch.int64)
 
     @property
     def groups(self) -> int:
@@ -44,10 +51,13 @@ class Grouping:
         """int64 [groups]."""
         if self.ids is None:
             return torch.full((1,), self.rows, dtype=torch.int64, device=self.device)
-        return self._groups_of(torch.bincount(self.ids, minlength=self.slots))
+        counts = torch.bincount(self.ids, minlength=self.slots) if self.slot_rows is None else self.slot_rows
+        return self._groups_of(counts)
 
     def sums(self, values: torch.Tensor) -> torch.Tensor:
-        """[groups] in the dtype of `values` [rows] (int64 or float64)."""
+        """[groups] of `values` [rows]: float64, or int64 for integers of any width."""
+        if not values.dtype.is_floating_point and self.codes is not None:
+            return self._groups_of(primitives(self.device).group_sums(values, self.codes, self.slots))
         if self.ids is None:
             return values.sum().reshape(1)
         total = torch.zeros(self.slots, dtype=values.dtype, device=self.device)
@@ -134,17 +144,15 @@ def _by_codes(keys: Sequence[Column], rows: int, device: torch.device, allow_dir
         return _dense(codes.values, codes.span, rows)
     winners = _winners(codes, allow_direct)
     ids, representatives = hash_table.number_groups(winners)
-    return Grouping(rows, ids.to(torch.int64), representatives.shape[0], None, representatives, device)
+    return Grouping(rows, ids, representatives.shape[0], None, representatives, device)
 
 
 def _dense(codes: torch.Tensor, span: int, rows: int) -> Grouping:
-    ids = codes.to(torch.int64)
-    holders = torch.zeros(span, dtype=hash_table.row_dtype(rows), device=ids.device)
-    holders.scatter_(0, ids, hash_table.row_numbers(rows, holders))
-    used = primitives(ids.device).indices_of_true(holders != 0)
+    counts, holders = primitives(codes.device).group_rows(codes, span)
+    used = primitives(codes.device).indices_of_true(holders != 0)
     if used.shape[0] == span:
-        return Grouping(rows, ids, span, None, holders - 1, ids.device)
-    return Grouping(rows, ids, span, used, holders.index_select(0, used) - 1, ids.device)
+        return Grouping(rows, codes, span, None, holders - 1, codes.device, counts)
+    return Grouping(rows, codes, span, used, holders.index_select(0, used) - 1, codes.device, counts)
 
 
 def _winners(codes: KeyCodes, allow_direct: bool) -> torch.Tensor:

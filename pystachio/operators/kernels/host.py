@@ -1,4 +1,4 @@
-"""Inner loops in numpy, on views of CPU tensors: 2 to 10 times faster per row than torch's and 0.4 us less dispatch."""
+"""Inner loops in numpy and C, on views of CPU tensors: 2 to 10 times faster than torch's, with less dispatch."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import numpy as np
 import torch
 
 from pystachio.operators.column import Bounds
+from pystachio.operators.kernels import native, portable
 
 Scalar = bool | int | float
 
@@ -85,3 +86,29 @@ def offsets_within(values: torch.Tensor, low: int, span: int) -> torch.Tensor:
 def repeat(values: torch.Tensor, counts: torch.Tensor) -> torch.Tensor:
     """Each value as often as `counts` says."""
     return torch.from_numpy(values.numpy().repeat(counts.numpy()))
+
+
+def group_sums(values: torch.Tensor, codes: torch.Tensor, slots: int) -> torch.Tensor:
+    """int64 [slots]: the sums, wrapping, of the integer `values` by their integer `codes` in [0, slots)."""
+    library = native.library()
+    if library is None:
+        return portable.group_sums(values, codes, slots)
+    values, codes, sums = values.contiguous(), codes.contiguous(), torch.zeros(slots, dtype=torch.int64)
+    status = library.pystachio_group_sums(
+        values.data_ptr(), values.itemsize, codes.data_ptr(), codes.itemsize, len(codes), slots, sums.data_ptr()
+    )
+    assert status == native.Status.OK, "widths of integers"
+    return sums
+
+
+def group_rows(codes: torch.Tensor, slots: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """int64 [slots], twice: how many rows have the code, and 1 + the position of one of them (0: none)."""
+    library = native.library()
+    if library is None:
+        return portable.group_rows(codes, slots)
+    codes, counts, last = codes.contiguous(), *torch.zeros(2, slots, dtype=torch.int64)
+    status = library.pystachio_group_rows(
+        codes.data_ptr(), codes.itemsize, len(codes), slots, counts.data_ptr(), last.data_ptr()
+    )
+    assert status == native.Status.OK, "widths of integers"
+    return counts, last

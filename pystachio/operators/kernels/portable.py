@@ -75,3 +75,17 @@ def offsets_within(values: torch.Tensor, low: int, span: int) -> torch.Tensor:
 def repeat(values: torch.Tensor, counts: torch.Tensor) -> torch.Tensor:
     """Each value as often as `counts` says."""
     return torch.repeat_interleave(values, counts)
+
+
+def group_sums(values: torch.Tensor, codes: torch.Tensor, slots: int) -> torch.Tensor:
+    """int64 [slots]: the sums, wrapping, of the integer `values` by their integer `codes` in [0, slots)."""
+    total = torch.zeros(slots, dtype=torch.int64, device=values.device)
+    return total.scatter_add_(0, codes.to(torch.int64), values.to(torch.int64))
+
+
+def group_rows(codes: torch.Tensor, slots: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """int64 [slots], twice: how many rows have the code, and 1 + the position of one of them (0: none)."""
+    ids = codes.to(torch.int64)
+    holders = torch.zeros(slots, dtype=torch.int64, device=codes.device)
+    numbers = torch.arange(1, len(ids) + 1, device=codes.device)
+    return torch.bincount(ids, minlength=slots), holders.scatter_(0, ids, numbers)

@@ -1,6 +1,7 @@
-"""The library that decodes Parquet column chunks, compiled from the C files beside this module; see decode.h.
+"""The library of compiled inner loops, from the C files beside this module; see decode.h and folds.h.
 
-It is optional: where no compiler was at hand at installation, `library()` is None and pyarrow decodes everything.
+It is optional: where no compiler was at hand at installation, `library()` is None, pyarrow decodes everything and torch
+folds.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from functools import cache
 from importlib.machinery import EXTENSION_SUFFIXES
 from pathlib import Path
 
-INTERFACE_VERSION = 1
+INTERFACE_VERSION = 2
 _NAME = "_decode"
 
 LOWEST = -(2**63)
@@ -165,3 +166,6 @@ def _declare(loaded: ctypes.CDLL) -> None:
     gather = loaded.pystachio_text_gather
     gather.argtypes = (pointer, ctypes.c_int64, pointer, pointer, ctypes.c_int64, pointer, pointer, ctypes.c_int64)
     gather.restype = None
+    number, width = ctypes.c_int64, ctypes.c_int32
+    loaded.pystachio_group_sums.argtypes = (pointer, width, pointer, width, number, number, pointer)
+    loaded.pystachio_group_rows.argtypes = (pointer, width, number, number, pointer, pointer)
