@@ -22,7 +22,7 @@ import pytest
 
 import pystachio
 from pystachio.errors import InvalidRequest, NotFound, PystachioError, ResourceExhausted
-from pystachio.operators import chunk_cache
+from pystachio.operators import chunk_cache, scan_run
 
 ROWS = 60_000
 GROUP = 20_000
@@ -181,6 +181,38 @@ def test_answers_are_the_same_under_all_settings(folder: Path, settings: dict[st
     with connected(folder, **settings) as session:
         assert answer(session)[0] == expected
     assert cold(folder)[0] == expected
+
+
+def test_columns_that_are_only_put_out_are_read_where_rows_survive(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Most row groups have no matching row, which their statistics do not tell."""
+    monkeypatch.setattr(scan_run, "_READ_AHEAD_BYTES", 0)
+    sparse = pa.array([7 if i == ROWS - 1 else 1_000_000 * (i % 2) for i in range(ROWS)])
+    pq.write_table(rows().append_column("sparse", sparse), tmp_path / "t.parquet", row_group_size=1500)
+    sql = "select text, word, price from t where sparse = 7"
+    for damaged in (False, True):
+        with connected(tmp_path, batch_rows=1500, threads=1) as session:
+            session.warm("t").to_arrow()
+            if damaged:
+                flip_a_byte(max(chunks(tmp_path), key=lambda path: path.stat().st_size))
+            found, counts = answer(session, sql)
+            assert found == oracle(tmp_path, sql)
+            assert counts["bytes not read"] > 0
+            stored = sum(path.stat().st_size for path in chunks(tmp_path))
+            assert counts["bytes from chunk cache"] + counts["bytes not read"] < stored
+
+
+def test_the_scan_of_one_large_row_group_is_spread(folder: Path, everything_is_worth_storing: None) -> None:
+    pq.write_table(rows(), folder / "t.parquet", row_group_size=ROWS)
+    expected = oracle(folder)
+    with connected(folder, batch_rows=5000, threads=2) as session:
+        assert answer(session)[0] == expected
+        assert settled(session).store.written == 6
+    with connected(folder, batch_rows=5000, threads=2) as session:
+        found, counts = answer(session)
+    assert found == expected
+    assert set(counts) == {"bytes from chunk cache"}
 
 
 def flip_a_byte(path: Path) -> None:

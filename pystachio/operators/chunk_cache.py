@@ -30,7 +30,7 @@ from pystachio.runtime.logging import get_logger
 from pystachio.runtime.memory import Reservation, Tier
 
 USUAL_RATE = 2e9
-"""Bytes per second of a fast disk, as of a page cache with some luck. The rate only decides what is worth storing."""
+"""Bytes per second of a fast local disk. It only decides what is worth storing."""
 FILE_SECONDS = 1e-4
 """What a file costs beside its bytes: to open it, and a transfer of its own."""
 MOST_WAITING_BYTES = 64 << 20
@@ -195,6 +195,7 @@ async def opened(ctx: Context, store: ChunkStore) -> AsyncIterator[ChunkCache]:
     try:
         yield cache
     finally:
+        store.close()
         writer.cancel()
         with suppress(asyncio.CancelledError):
             await writer

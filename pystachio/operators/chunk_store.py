@@ -94,6 +94,7 @@ class ChunkStore:
         self._evicted = 0
         self._unusable = 0
         self._writing = True
+        self._closed = False
 
     @property
     def writing(self) -> bool:
@@ -122,6 +123,8 @@ class ChunkStore:
         except OSError:
             listing = _Listing(-1)
         with self._lock:
+            if len(self._listings) >= _MOST_REMEMBERED:
+                self._listings.clear()
             self._listings[folder] = listing
 
     def find(self, place: ChunkPlace) -> StoredChunk | None:
@@ -191,7 +194,7 @@ class ChunkStore:
             due = self._nbytes is None or self._unswept + nbytes > self._most_bytes // _SWEEPS_PER_BUDGET
             if due or not self._fits(nbytes):
                 self._sweep(nbytes, displace_before_ns)
-            if not self._fits(nbytes):
+            if self._closed or not self._fits(nbytes):
                 return False
             with self._lock:
                 self._coming[temporary] = nbytes
@@ -223,6 +226,10 @@ class ChunkStore:
         """The folder takes no more, or should not."""
         self._writing = False
 
+    def close(self) -> None:
+        """A sweep that is under way ends early: nobody waits for it."""
+        self._closed = True
+
     def _fits(self, nbytes: int) -> bool:
         with self._lock:
             return (self._nbytes or 0) + sum(self._coming.values()) + nbytes <= self._most_bytes
@@ -237,6 +244,8 @@ class ChunkStore:
         chunks: list[tuple[int, int, str]] = []
         with os.scandir(self._root) as folders:
             for folder in folders:
+                if self._closed:
+                    return
                 with suppress(OSError):
                     self._list_folder(folder.path, chunks)
         stored = sum(nbytes for _, nbytes, _ in chunks)

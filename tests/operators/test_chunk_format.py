@@ -64,6 +64,8 @@ ARRAYS = {
     "dictionary": pa.array(["a", None, "b", "a"]).dictionary_encode(),
     "dictionary of NULLs": pa.DictionaryArray.from_arrays(pa.array([None, None], pa.int8()), pa.array([], pa.string())),
     "all NULL": pa.array([None, None], pa.int32()),
+    "nothing but NULL": pa.nulls(3),
+    "half": pa.array([1.5, None], pa.float32()).cast(pa.float16()),
     "no rows": pa.array([], pa.int64()),
     "no texts": pa.array([], pa.string()),
 }
