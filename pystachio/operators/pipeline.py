@@ -19,7 +19,7 @@ from pystachio.operators.batch import Batch, Schema
 from pystachio.operators.coalesce import LEAST_ROWS, Coalesced
 from pystachio.operators.expressions import Literal
 from pystachio.operators.join import Join
-from pystachio.operators.operator import Breaker, NotWanted, Operator, Streaming, Transform
+from pystachio.operators.operator import Breaker, NotWanted, Operator, Streaming, Transform, is_breaker, is_streaming
 from pystachio.operators.spool import Spool
 from pystachio.operators.union_all import UnionAll
 from pystachio.runtime.channels import Channel, Receiver
@@ -206,22 +206,21 @@ class _Builder:
     def _place(self, operator: Operator, pipe: _Pipe) -> None:
         """Add the tasks of the sub-plan `operator`, whose output goes into `pipe`."""
         name = self._names[id(operator)]
-        match operator:
-            case UnionAll():
-                for child in operator.inputs:
-                    self._place(child, pipe)
-            case Spool():
-                self._replay(operator, pipe, name)
-            case Streaming():
-                ctx = self._scope.context(name)
-                builds = tuple(self._channel_from(child, f"{name} build", ctx) for child in operator.inputs[1:])
-                stage = _Stage(operator, ctx, builds)
-                self._add(f"{name} open", stage.open)
-                self._place(operator.inputs[0], pipe.behind(stage))
-            case Breaker():
-                self._break(operator, pipe, name)
-            case _:
-                raise AssertionError(f"{type(operator).__name__} is neither streaming nor a breaker")
+        if isinstance(operator, UnionAll):
+            for child in operator.inputs:
+                self._place(child, pipe)
+        elif isinstance(operator, Spool):
+            self._replay(operator, pipe, name)
+        elif is_streaming(operator):
+            ctx = self._scope.context(name)
+            builds = tuple(self._channel_from(child, f"{name} build", ctx) for child in operator.inputs[1:])
+            stage = _Stage(operator, ctx, builds)
+            self._add(f"{name} open", stage.open)
+            self._place(operator.inputs[0], pipe.behind(stage))
+        elif is_breaker(operator):
+            self._break(operator, pipe, name)
+        else:
+            raise AssertionError(f"{type(operator).__name__} is neither streaming nor a breaker")
 
     def _break(self, operator: Breaker, pipe: _Pipe, name: str) -> None:
         ctx = self._scope.context(name)
