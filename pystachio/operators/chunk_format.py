@@ -35,6 +35,9 @@ _KIND_DTYPES: Final = {"fixed": ("bool", *_INTEGERS, *_FLOATS), "wide": ("int64"
     "codes": _INTEGERS
 }
 
+_SMALL_SHARE: Final = 8
+"""To find the used values takes as long as all the rest of encoding."""
+
 Array = np.ndarray[Any, np.dtype[Any]]
 
 
@@ -62,7 +65,7 @@ def stored_bytes(column: Column) -> int:
 def encode(column: Column, key: ChunkKey) -> memoryview | None:
     """The file's bytes, at an address that is a multiple of 4 KiB. None for a form that has no place in the format.
 
-    Of a dictionary only the values are kept that the codes refer to.
+    Of a dictionary that is not small beside the codes, only the values are kept that they refer to.
     """
     if isinstance(column, DictionaryColumn):
         if not isinstance(column.dictionary.values, BytesColumn):
@@ -234,17 +237,19 @@ def _text(column: BytesColumn) -> list[torch.Tensor]:
 
 
 def _with_used_values(column: DictionaryColumn) -> DictionaryColumn:
-    """The same rows over a dictionary of no other values."""
-    if not len(column.dictionary):
+    """The same rows over a dictionary of no other values, or of few."""
+    values = column.dictionary.values
+    assert isinstance(values, BytesColumn)
+    if values.offsets.nbytes + values.data.nbytes <= column.codes.nbytes // _SMALL_SHARE or not len(values):
         return column
     codes = column.codes.numpy()
     used = np.flatnonzero(np.bincount(codes, minlength=len(column.dictionary)))
     dtype = narrowest_dtype((0, len(used)))
     translation = np.zeros(len(column.dictionary), dtype)
     translation[used] = np.arange(len(used), dtype=dtype)
-    values = take(column.dictionary.values, torch.from_numpy(used))
-    assert isinstance(values, BytesColumn)
-    return DictionaryColumn(column.type, torch.from_numpy(translation[codes]), Dictionary(values), column.validity)
+    needed = take(values, torch.from_numpy(used))
+    assert isinstance(needed, BytesColumn)
+    return DictionaryColumn(column.type, torch.from_numpy(translation[codes]), Dictionary(needed), column.validity)
 
 
 def _layout(lengths: Sequence[int]) -> tuple[list[int], int]:

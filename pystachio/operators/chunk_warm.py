@@ -115,7 +115,8 @@ class _Run:
         with await self._ctx.memory.reserve(nbytes, tier=Tier.HOST, transient=True):
             column = await self._decoded(unit, position, extents)
             place = self._columns.place(unit, position, column)
-            return await self._cache.keep(self._ctx, place, column, displace_before_ns=self._started_ns)
+            (written,) = await self._cache.keep(self._ctx, [(place, column)], self._started_ns)
+            return written
 
     async def _decoded(self, unit: Unit, position: int, extents: list[Extent]) -> Column:
         rows = UnitRows(self._reader, unit)

@@ -139,7 +139,10 @@ class Node:
             self._ref = self._children.spawn("node", lambda ref: self)
             self._open_central(resources)
             if self._open_chunks is not None:
-                self.chunks = await resources.enter_async_context(self._open_chunks(self._context_of_chunks()))
+                chunk_worker = WorkerPool(1, name="pystachio-chunks", clock=self._clock)
+                resources.push_async_callback(chunk_worker.close)
+                context = self._context_of_chunks(CpuStreams(chunk_worker))
+                self.chunks = await resources.enter_async_context(self._open_chunks(context))
             resources.push_async_callback(self._end_plans)
             self._resources = resources.pop_all()
         return self
@@ -171,18 +174,20 @@ class Node:
         resources.callback(self._leases.close)
         self._central.connect(LOCAL, LocalLink(self._leases.take))
 
-    def _context_of_chunks(self) -> Context:
+    def _context_of_chunks(self, streams: StreamFactory) -> Context:
+        """With a thread of its own: jobs among those of the plans would make them start threads beside."""
         entry = PlanEntry(_CHUNKS_PLAN, PriorityClass.BATCH, 0, self._memory.plan_became_idle)
-        return self._scope(entry, self._transfers.client(_CHUNKS_PLAN, PriorityClass.BATCH)).context(_CHUNKS_PLAN)
+        client = self._transfers.client(_CHUNKS_PLAN, PriorityClass.BATCH)
+        return self._scope(entry, client, streams).context(_CHUNKS_PLAN)
 
-    def _scope(self, entry: PlanEntry, client: TransferClient) -> PlanScope:
+    def _scope(self, entry: PlanEntry, client: TransferClient, streams: StreamFactory) -> PlanScope:
         return PlanScope(
             entry,
             settings=self._settings,
             clock=self._clock,
             memory=self._memory,
             transfers=lambda operator: PlanTransfers(client.of_operator(operator), entry),
-            stream=self._streams.open,
+            stream=streams.open,
             tracing=self.tracing,
             chunks=self.chunks,
         )
@@ -272,7 +277,7 @@ class Node:
         client = self._transfers.client(message.plan_id, priority, deadline=due)
         self._workers.plan_opened(entry)
         self._leases.plan_started(message.plan_id, priority, due_at=due)
-        scope = self._scope(entry, client)
+        scope = self._scope(entry, client, self._streams)
         ref = self._children.spawn(
             message.plan_id,
             lambda _: PlanActor(
