@@ -28,7 +28,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class ResultMetrics:
-    """What the plan did so far: rows put out, bytes read by the I/O scheduler, wall seconds from submission."""
+    """What the plan did so far: rows put out, bytes that the I/O scheduler moved, wall seconds from submission.
+
+    `bytes_read` are those of Parquet files and of decoded columns on disk, as they crossed the link; for `Session.warm`
+    what it wrote counts too.
+    """
 
     rows: int
     bytes_read: int

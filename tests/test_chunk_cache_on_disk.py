@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import errno
 import os
+import signal
 import subprocess
 import sys
 import threading
@@ -313,6 +314,26 @@ def test_half_a_file_of_a_crashed_writer_is_not_taken_and_removed_when_old(folde
     assert young.exists()
     assert not old.exists()
     assert cold(folder)[0] == oracle(folder)
+
+
+def test_a_process_that_is_killed_while_it_writes(folder: Path) -> None:
+    program = (
+        "import os, signal, sys, time, pystachio\n"
+        "from pystachio.operators import chunk_cache\n"
+        "chunk_cache.is_worth_storing = lambda *_: True\n"
+        f"session = pystachio.connect(threads=2, batch_rows={GROUP}, chunk_cache_dir={str(folder / 'cache')!r}, "
+        "chunk_cache_bytes='1GiB')\n"
+        f"session.register('t', {str(folder / 't.parquet')!r})\n"
+        f"session.sql({QUERY!r}).to_arrow()\n"
+        "time.sleep(float(sys.argv[1]))\n"
+        "os.kill(os.getpid(), signal.SIGKILL)\n"
+    )
+    for seconds in ("0", "0.004"):
+        assert subprocess.run([sys.executable, "-c", program, seconds]).returncode == -signal.SIGKILL
+        with connected(folder, batch_rows=GROUP) as session:
+            assert answer(session)[0] == oracle(folder)
+            statistics = settled(session)
+        assert statistics.store.unusable == 0
 
 
 def test_the_budget_is_kept(folder: Path, everything_is_worth_storing: None) -> None:
