@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -210,10 +211,10 @@ def random_simulations(first: int, last: int) -> dict[str, int]:
     for seed in range(first, last):
         try:
             check_random(seed)
-        except Deadlock:
-            failures["deadlocks"] += 1
-        except AssertionError:
-            failures["violations"] += 1
+        except (Deadlock, AssertionError) as error:
+            failures["deadlocks" if isinstance(error, Deadlock) else "violations"] += 1
+            sys.stdout.write(f"seed {seed}: {error}\n")
+            sys.stdout.flush()
     return failures
 
 

@@ -104,7 +104,8 @@ class Waiters:
         if first.lane < line.lane:
             return not self._entitlement.overtakes(line, now)
         if first.lane > line.lane:
-            return self._entitlement.overtakes(first, now)
+            # As `first` would have it: of several that are entitled, the most urgent.
+            return self._entitlement.overtakes(first, now) and not self._entitlement.overtakes(line, now)
         if not line.ticket:
             return self._held(first) <= self._held(line)
         return (self._held(first), first.ticket) < (self._held(line), line.ticket)

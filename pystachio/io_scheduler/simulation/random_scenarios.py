@@ -217,7 +217,8 @@ def _meddling(chance: Random, scans: Scans, index: int) -> Sequence[Fault]:
     plan_id = f"{scans.name}{index}"
     soon = scans.start_at + chance.uniform(0.0, 0.01)
     if scans.consumer_seconds is None:
-        return [Cancel(plan_id=plan_id, at=chance.uniform(0.0, _LAST_FAULT_SECONDS))]
+        # Not before it has begun: then nobody would ever come.
+        return [Cancel(plan_id=plan_id, at=chance.uniform(scans.start_at, _LAST_FAULT_SECONDS))]
     draw = chance.random()
     if draw < 0.25:
         return [Cancel(plan_id=plan_id, at=soon)]

@@ -288,6 +288,23 @@ def test_a_part_of_a_pool_is_reserved_when_urgent_plans_take_all_they_can(
     assert below == 400 * share
 
 
+def test_of_two_reservations_that_of_the_more_urgent_class_is_served_first() -> None:
+    """Also when the other one has been waiting for what the urgent plan gives back."""
+    w = world(nbytes=400, urgent=INTERACTIVE, between=NORMAL, last=BATCH)
+    w.submit([transfer(number, 10, "urgent") for number in range(60)])
+    w.submit([transfer(1000, 5, "last")])
+    assert w.used(FIRST) == 400
+    assert not w.accounts[1000].has_started
+    arrive(w, *range(60))
+    for _ in range(4):
+        w.release(0)
+    assert not w.accounts[1000].has_started, "there is none left for its class"
+    assert started(w.submit([transfer(2000, 5, "between")])) == [2000]
+    for _ in range(2):
+        w.release(0)
+    assert w.accounts[1000].has_started
+
+
 def test_a_plan_without_any_memory_gets_some_under_an_endless_urgent_load() -> None:
     """The consumers of the urgent plan are slower than its link: memory is what everybody waits for."""
     w = world(urgent=INTERACTIVE, batch=BATCH)
