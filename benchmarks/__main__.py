@@ -1,15 +1,18 @@
-"""`python -m benchmarks NAME [--scale N] [--quick] [--json FILE]`; `all` writes `results/DATE.md`."""
+"""`python -m benchmarks NAME [--scale N] [--quick] [--json FILE] [--record]`.
+
+`--record`, and `all`, put the figures into `results/DATE.md`, each benchmark in a section of its own.
+"""
 
 from __future__ import annotations
 
 import argparse
 import sys
 from collections.abc import Sequence
-from datetime import UTC, datetime
 from importlib import import_module
 from pathlib import Path
 
-from benchmarks.figures import Figure, machine, markdown, report
+from benchmarks import results
+from benchmarks.figures import Figure, report
 
 NAMES = (
     "answers",
@@ -35,12 +38,16 @@ def main() -> int:
     parser.add_argument("--scale", type=float, default=None, help="TPC-H scale factor (default 1; 0.1 with --quick)")
     parser.add_argument("--quick", action="store_true", help="a smaller run of the same code")
     parser.add_argument("--json", type=Path, default=None, help="write the figures here")
+    parser.add_argument("--record", action="store_true", help="put the figures into today's page of results")
     options = parser.parse_args()
     scale = options.scale if options.scale is not None else (0.1 if options.quick else 1.0)
     command = "python -m benchmarks " + " ".join(sys.argv[1:])
     if options.name in ("all", "gpu"):
         return _run_several(NAMES if options.name == "all" else ON_A_GPU, scale, options.quick, command)
-    return report(_run(options.name, scale, options.quick), options.json, command)
+    figures = _run(options.name, scale, options.quick)
+    if options.record:
+        results.record(options.name, figures, command)
+    return report(figures, options.json, command)
 
 
 def _run(name: str, scale: float, quick: bool) -> list[Figure]:
@@ -49,19 +56,12 @@ def _run(name: str, scale: float, quick: bool) -> list[Figure]:
 
 
 def _run_several(names: Sequence[str], scale: float, quick: bool, command: str) -> int:
-    now = datetime.now(UTC)
-    sections = [f"# {now:%Y-%m-%d}\n\n{machine()}  \n`{command}`\n"]
     missed = 0
     for name in names:
         sys.stdout.write(f"\n== {name}\n")
         figures = _run(name, scale, quick)
         missed |= report(figures, None, command)
-        sections.append(f"## {name}\n\n{markdown(figures)}")
-    folder = Path(__file__).parent / "results"
-    folder.mkdir(exist_ok=True)
-    target = folder / f"{now:%Y-%m-%d}.md"
-    target.write_text("\n".join(sections))
-    sys.stdout.write(f"\nwritten to {target}\n")
+        results.record(name, figures, command)
     return missed
 
 

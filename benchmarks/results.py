@@ -1,0 +1,34 @@
+"""The page of a day's results: one section for each benchmark, the latest run of it."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+
+from benchmarks.figures import Figure, machine, markdown
+
+FOLDER = Path(__file__).parent / "results"
+_SECTION = "\n## "
+
+
+def record(name: str, figures: Sequence[Figure], command: str) -> None:
+    """Put the figures into today's page, in place of those of an earlier run of the same benchmark."""
+    now = datetime.now(UTC)
+    FOLDER.mkdir(exist_ok=True)
+    page = FOLDER / f"{now:%Y-%m-%d}.md"
+    head, *sections = page.read_text().split(_SECTION) if page.exists() else (f"# {now:%Y-%m-%d}\n",)
+    kept = {section.split("\n", 1)[0]: section for section in sections}
+    kept[name] = f"{name}\n\n{now:%H:%M} UTC, {_commit()}, {machine()}  \n`{command}`\n\n{markdown(figures)}"
+    page.write_text(_SECTION.join((head, *kept.values())))
+    sys.stdout.write(f"written to {page}\n")
+
+
+def _commit() -> str:
+    """What was measured."""
+    answer = subprocess.run(
+        ("git", "describe", "--always", "--dirty"), capture_output=True, text=True, cwd=FOLDER.parent, check=False
+    )
+    return answer.stdout.strip() or "outside of a repository"
