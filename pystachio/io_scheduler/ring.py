@@ -24,12 +24,12 @@ class Numbers:
     def __init__(self) -> None:
         self._numbers: dict[object, int] = {}
         # By identity too: hashing an enumeration's member, or what contains one, runs Python code.
-        self._numbers_by_id: dict[int, int] = {}
+        self.by_id: dict[int, int] = {}
         self._known: list[object] = []
         self._lock = threading.Lock()
 
     def of(self, value: object) -> int:
-        number = self._numbers_by_id.get(id(value))
+        number = self.by_id.get(id(value))
         return self._number(value) if number is None else number
 
     def __getitem__(self, number: int) -> Any:
@@ -43,7 +43,7 @@ class Numbers:
                 number = self._numbers[value] = len(self._known)
                 # Kept, so that nothing else ever has its identity.
                 self._known.append(value)
-                self._numbers_by_id[id(value)] = number
+                self.by_id[id(value)] = number
             return number
 
 
@@ -66,13 +66,17 @@ class Ring(Generic[R]):
         self._lock = threading.Lock()
 
     def append(self, record: R) -> None:
-        if not self._objects:
-            self.append_row(tuple(record))
-            return
-        values = list(record)
-        for position in self._objects:
-            values[position] = self._numbers.of(values[position])
-        self.append_row(tuple(values))
+        row: tuple[Any, ...] = tuple(record)
+        if self._objects:
+            values, known = list(row), self._numbers.by_id
+            for position in self._objects:
+                value = values[position]
+                number = known.get(id(value))
+                values[position] = self._numbers.of(value) if number is None else number
+            row = tuple(values)
+        self._recent.append(row)
+        if len(self._recent) >= self._block_records:
+            self._close_block()
 
     def append_row(self, row: tuple[Any, ...]) -> None:
         """What `make` makes a record of, with numbers in place of objects; it may contain rows itself."""
