@@ -64,7 +64,7 @@ class WarmUp:
                 "there is no chunk cache on disk", hint="set 'chunk_cache' to true and 'chunk_cache_bytes' above 0"
             )
         require_unchanged(self.table)
-        units = plan_units(self.table, self.columns, None, (), ctx.settings.batch_rows // 2).units
+        units = plan_units(self.table, self.columns, None, (), ctx.settings.batch_rows).units
         run = _Run(ctx, out, ctx.chunks, self, len(units))
         remaining = iter(units)
         try:

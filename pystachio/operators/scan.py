@@ -62,7 +62,7 @@ class Scan:
         filters = [(column, value) for column, value in published if isinstance(value, RuntimeFilter)]
         require_unchanged(self.table)
         batch_rows = ctx.settings.batch_rows
-        planned = plan_units(self.table, self.columns, predicate, filters, batch_rows // 2)
+        planned = plan_units(self.table, self.columns, predicate, filters, batch_rows)
         ctx.metrics.count("row groups pruned", planned.pruned_row_groups)
         ctx.metrics.count("bytes not read", planned.skipped_bytes)
         if not self.columns:
