@@ -1,6 +1,7 @@
 """The compiled part of the package, for which pyproject.toml has only experimental words.
 
-It decodes Parquet. `optional`: without a C compiler the installation goes on, and pyarrow decodes.
+It decodes Parquet and sums by group. `optional`: without a C compiler the installation goes
+on, and pyarrow and torch do.
 """
 
 from pathlib import Path

@@ -143,12 +143,6 @@ class History:
             complete_from=self._complete_from(),
         )
 
-    def plan_chunks(self, plan_id: str) -> tuple[ChunkRecord, ...]:
-        return tuple(chunk for chunk in self._chunks if chunk.plan_id == plan_id)
-
-    def plan_transfers(self, plan_id: str) -> tuple[TransferRecord, ...]:
-        return tuple(transfer for transfer in self._transfers if transfer.plan_id == plan_id)
-
     def _chunk(self, row: tuple[Any, ...]) -> ChunkRecord:
         origin, offset, length, started_at, ended_at, path, failed = row
         transfer_id, plan_id, operator, priority, link, submitted_at = origin

@@ -59,15 +59,6 @@ def test_a_record_says_all_of_a_transfer() -> None:
     )
 
 
-def test_plans_apart() -> None:
-    history = History()
-    for number, plan_id in enumerate("abab"):
-        note_chunk(history, number, plan_id=plan_id)
-        note_transfer(history, number, plan_id)
-    assert [each.transfer_id for each in history.plan_chunks("a")] == [0, 2]
-    assert [each.transfer_id for each in history.plan_transfers("b")] == [1, 3]
-
-
 def test_consumers_and_windows() -> None:
     history = History()
     history.consumed(7, 1.25)
