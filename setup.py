@@ -13,7 +13,7 @@ NATIVE = Path("pystachio", "operators", "kernels", "native")
 setup(
     ext_modules=[
         Extension(
-            "pystachio.operators.kernels.native._decode",
+            "pystachio.operators.kernels.native._native",
             sources=sorted(map(str, NATIVE.glob("*.c"))),
             depends=sorted(map(str, NATIVE.glob("*.h"))),
             extra_compile_args=["-std=c11", "-O3", "-fvisibility=hidden"],

@@ -22,7 +22,7 @@ def test_no_library_is_no_error(tmp_path: Path) -> None:
 
 
 def test_something_else_under_its_name_is_not_used(tmp_path: Path) -> None:
-    (tmp_path / "_decode.abi3.so").write_bytes(b"not a library")
+    (tmp_path / "_native.abi3.so").write_bytes(b"not a library")
     loaded = native.load_from(tmp_path)
     assert loaded.library is None
     assert "cannot be loaded" in loaded.problem
@@ -34,7 +34,7 @@ def test_a_library_of_another_interface_is_not_used(tmp_path: Path) -> None:
         pytest.skip("no gcc to build a library with")
     source = tmp_path / "old.c"
     source.write_text("int pystachio_interface_version(void) { return 0; }")
-    subprocess.run([compiler, "-shared", "-fPIC", source, "-o", tmp_path / "_decode.abi3.so"], check=True)
+    subprocess.run([compiler, "-shared", "-fPIC", source, "-o", tmp_path / "_native.abi3.so"], check=True)
     loaded = native.load_from(tmp_path)
     assert loaded.library is None
     assert "install again" in loaded.problem

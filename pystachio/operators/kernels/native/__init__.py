@@ -1,4 +1,4 @@
-"""The library of compiled inner loops, from the C files beside this module; see decode.h and folds.h.
+"""The library of compiled inner loops, from the C files beside this module (decode.h, folds.h).
 
 It is optional: where no compiler was at hand at installation, `library()` is None, pyarrow decodes everything and torch
 folds.
@@ -15,7 +15,7 @@ from importlib.machinery import EXTENSION_SUFFIXES
 from pathlib import Path
 
 INTERFACE_VERSION = 2
-_NAME = "_decode"
+_NAME = "_native"
 
 LOWEST = -(2**63)
 HIGHEST = 2**63 - 1
