@@ -404,6 +404,7 @@ def execution_settings(settings: Settings) -> ExecutionSettings:
         workers=settings.threads,
         dictionary_codes=settings.dictionary_codes,
         direct_addressing=settings.direct_addressing,
+        fusion=settings.fusion,
         join_reordering=settings.join_reordering,
         tracing=settings.tracing,
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import ClassVar, Final
+from typing import ClassVar, Final, Protocol
 
 import torch
 
@@ -82,14 +82,21 @@ class _Gain:
             self.to_pass_through = _BATCHES_PASSED_THROUGH
 
 
+class KeptStates(Protocol):
+    """States that stay between batches until the end."""
+
+    def finish(self) -> Iterator[Batch]: ...
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class PartialFold:
-    """An opened PartialAggregate."""
+    """An opened PartialAggregate. `kept`: what programs folded in its place (`operators.fusion`)."""
 
     plan: AggregatePlan
     device: torch.device
     allow_direct: bool
     gain: _Gain = field(default_factory=_Gain)
+    kept: list[KeptStates] = field(default_factory=list)
 
     def process(self, batch: Batch) -> Iterator[Batch]:
         large = batch.length >= _SMALLEST_GROUPED_BATCH
@@ -102,7 +109,8 @@ class PartialFold:
             self.gain.record(batch.length, groups)
 
     def finish(self) -> Iterator[Batch]:
-        return iter(())
+        for kept in self.kept:
+            yield from kept.finish()
 
 
 @dataclass(frozen=True, slots=True)

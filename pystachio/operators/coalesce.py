@@ -18,7 +18,7 @@ class Coalesced:
     """Collects batches until they have `least_rows`, then has `transform` process them as one."""
 
     def __init__(self, transform: Transform, least_rows: int) -> None:
-        self._transform = transform
+        self.transform = transform
         self._least_rows = least_rows
         self._lock = threading.Lock()
         self._pending: list[Batch] = []
@@ -33,13 +33,13 @@ class Coalesced:
                 self._pending_rows += batch.length
                 due = self._take() if self._pending_rows >= self._least_rows else []
         if due:
-            yield from self._transform.process(concat_batches(due))
+            yield from self.transform.process(concat_batches(due))
 
     def finish(self) -> Iterator[Batch]:
         due = self._take()
         if due:
-            yield from self._transform.process(concat_batches(due))
-        yield from self._transform.finish()
+            yield from self.transform.process(concat_batches(due))
+        yield from self.transform.finish()
 
     def _take(self) -> list[Batch]:
         due, self._pending, self._pending_rows = self._pending, [], 0

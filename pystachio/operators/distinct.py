@@ -73,17 +73,36 @@ def evaluate_on_distinct(expression: Expression, batch: Batch, evaluate: Evaluat
     if position is None:
         return None
     column = batch.columns[position]
-    if not isinstance(column, DictionaryColumn) or len(column.dictionary) == 0:
+    if not isinstance(column, DictionaryColumn):
+        return None
+    known = _result(expression, size, position, column.dictionary, batch.length, evaluate)
+    return None if known is None else _spread(known, column)
+
+
+def result_on_distinct(
+    expression: Expression, position: int, dictionary: Dictionary, rows: int, evaluate: Evaluate
+) -> DistinctResult | None:
+    """The expression over the field at `position`, the only one that it reads, for each value of the dictionary.
+
+    None as in `evaluate_on_distinct`; `rows` are those of a batch.
+    """
+    return _result(expression, _only_field(expression)[1], position, dictionary, rows, evaluate)
+
+
+def _result(
+    expression: Expression, size: int, position: int, dictionary: Dictionary, rows: int, evaluate: Evaluate
+) -> DistinctResult | None:
+    if len(dictionary) == 0:
         return None
     key = expression if size <= _HASHED_NODES else id(expression)
-    known = column.dictionary.derived.get(key)
+    known = dictionary.derived.get(key)
     if known is None:
-        if len(column.dictionary) >= batch.length:
+        if len(dictionary) >= rows:
             return None
-        known = _evaluate_values(expression, position, column.dictionary, evaluate)
-        _keep(column.dictionary, key, known)
+        known = _evaluate_values(expression, position, dictionary, evaluate)
+        _keep(dictionary, key, known)
     assert isinstance(known, DistinctResult)
-    return None if known.values is _FAILED else _spread(known, column)
+    return None if known.values is _FAILED else known
 
 
 # Stands for "some value of the dictionary makes the expression fail".

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import ClassVar, Protocol, TypeGuard
 
 from pystachio.operators.batch import Batch, Schema
+from pystachio.operators.scan_rows import ScanRows
 from pystachio.runtime.channels import Receiver
 from pystachio.runtime.context import Context
 
@@ -28,7 +29,7 @@ class Output(Protocol):
     Both methods raise NotWanted; let it pass.
     """
 
-    async def emit(self, produce: Callable[[], Iterable[Batch]]) -> None:
+    async def emit(self, produce: Callable[[], Iterable[Batch | ScanRows]]) -> None:
         """Run `produce` and the streaming operators behind it on a worker; waits while the channel is full."""
         ...
 

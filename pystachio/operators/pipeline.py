@@ -18,8 +18,10 @@ from pystachio.operators.arrow import literal_at
 from pystachio.operators.batch import Batch, Schema
 from pystachio.operators.coalesce import LEAST_ROWS, Coalesced
 from pystachio.operators.expressions import Literal
+from pystachio.operators.fusion.flow import Flow, can_fuse
 from pystachio.operators.join import Join
 from pystachio.operators.operator import Breaker, NotWanted, Operator, Streaming, Transform, is_breaker, is_streaming
+from pystachio.operators.scan_rows import ScanRows
 from pystachio.operators.spool import Spool
 from pystachio.operators.union_all import UnionAll
 from pystachio.runtime.channels import Channel, Receiver
@@ -46,9 +48,6 @@ class PhysicalPlan:
     @property
     def schema(self) -> Schema:
         return self.root.schema
-
-
-Chain = list[tuple[Transform, Context]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,31 +107,37 @@ class _Pipe:
     stage: _Stage | None = None
     onward: _Pipe | None = None
     producers: int = 0
+    _flow: Flow | None = None
 
     def behind(self, stage: _Stage) -> _Pipe:
         """A pipe that feeds this one through `stage`."""
         self.producers += 1
         return _Pipe(self.channel, stage, self)
 
-    async def chain(self) -> Chain:
-        """The opened stages from here to the channel; waits for the builds of joins."""
-        chain: Chain = []
-        pipe: _Pipe | None = self
-        while pipe is not None:
-            if pipe.stage is not None:
-                chain.append((await pipe.stage.opened.wait(), pipe.stage.ctx))
-            pipe = pipe.onward
-        return chain
+    async def flow(self, ctx: Context) -> Flow:
+        """Through the opened stages from here to the channel; waits for the builds of joins."""
+        if self._flow is None:
+            chain: list[tuple[Transform, Context]] = []
+            pipe: _Pipe | None = self
+            while pipe is not None:
+                if pipe.stage is not None:
+                    chain.append((await pipe.stage.opened.wait(), pipe.stage.ctx))
+                pipe = pipe.onward
+            if self._flow is None:
+                self._flow = Flow(chain, fused=can_fuse(ctx))
+        return self._flow
 
     async def producer_ended(self, ctx: Context) -> None:
         """The last one puts out what the stage kept, and ends its part of the onward pipe."""
         self.producers -= 1
         if self.producers:
             return
+        self._flow = None  # and what its programs hold of joins
         if self.stage is not None and self.onward is not None:
-            (transform, stage_ctx), *rest = await self.chain()
+            transform = await self.stage.opened.wait()
+            rest = await self.onward.flow(ctx)
             with suppress(NotWanted):  # the consumer has all it wanted
-                await self.drain(ctx, _flow(rest, _timed(transform.finish(), stage_ctx)))
+                await self.drain(ctx, rest.push_finished(transform.finish(), self.stage.ctx))
             await self.onward.producer_ended(ctx)
         else:
             self.channel.close()
@@ -160,9 +165,9 @@ class _PipeOutput:
     pipe: _Pipe
     ctx: Context
 
-    async def emit(self, produce: Callable[[], Iterable[Batch]]) -> None:
-        chain = await self.pipe.chain()
-        await self.pipe.drain(self.ctx, _flow(chain, _produced(produce, self.ctx)))
+    async def emit(self, produce: Callable[[], Iterable[Batch | ScanRows]]) -> None:
+        flow = await self.pipe.flow(self.ctx)
+        await self.pipe.drain(self.ctx, flow.push(_produced(produce), self.ctx))
 
     async def send(self, batch: Batch) -> None:
         if self.pipe.stage is not None:
@@ -296,38 +301,9 @@ class _SharedReservation:
             self._reservation.release()
 
 
-def _produced(produce: Callable[[], Iterable[Batch]], ctx: Context) -> Iterator[Batch]:
-    """The breaker's own batches; its stream counts the time that no stage reports."""
-    for batch in produce():
-        ctx.metrics.add_batch(rows_out=batch.length, nbytes=batch.nbytes)
-        if batch.length:
-            yield batch
-
-
-def _timed(batches: Iterator[Batch], ctx: Context) -> Iterator[Batch]:
-    """The same batches; the time to make each is the stage's own."""
-    start = time.perf_counter()
-    for batch in batches:
-        seconds = time.perf_counter() - start
-        ctx.metrics.add_batch(rows_out=batch.length, nbytes=batch.nbytes, seconds=seconds)
-        yield batch
-        start = time.perf_counter()
-    ctx.metrics.add_batch(seconds=time.perf_counter() - start, batches=0)
-
-
-def _flow(chain: Chain, batches: Iterator[Batch]) -> Iterator[Batch]:
-    for transform, ctx in chain:
-        batches = _through(transform, ctx, batches)
-    return batches
-
-
-def _through(transform: Transform, ctx: Context, batches: Iterator[Batch]) -> Iterator[Batch]:
-    for batch in batches:
-        if batch.length == 0:
-            yield batch  # a chance to pause, nothing to process
-            continue
-        ctx.metrics.add_batch(rows_in=batch.length, batches=0)
-        yield from _timed(transform.process(batch), ctx)
+def _produced(produce: Callable[[], Iterable[Batch | ScanRows]]) -> Iterator[Batch | ScanRows]:
+    """Made on the worker, not before."""
+    yield from produce()
 
 
 def _pull(batches: Iterator[Batch]) -> tuple[list[Batch], bool]:

@@ -11,7 +11,7 @@ import torch
 from pystachio.operators.batch import Batch, Schema
 from pystachio.operators.column import Column
 from pystachio.operators.evaluate import bind_scalars, evaluate
-from pystachio.operators.expressions import Expression
+from pystachio.operators.expressions import Expression, FieldReference
 from pystachio.operators.operator import Operator
 from pystachio.runtime.channels import Receiver
 from pystachio.runtime.context import Context
@@ -45,6 +45,11 @@ class ProjectTransform:
 
     expressions: tuple[Expression, ...]
     device: torch.device
+
+    @property
+    def only_moves(self) -> bool:
+        """Whether columns are only renamed, moved or left out."""
+        return all(isinstance(expression, FieldReference) for expression in self.expressions)
 
     def process(self, batch: Batch) -> Iterator[Batch]:
         computed: dict[Expression, int] = {}

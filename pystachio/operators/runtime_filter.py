@@ -174,21 +174,26 @@ def _select_integers(
 def _select_codes(column: DictionaryColumn, values: Dictionary) -> torch.Tensor | None:
     if len(column.dictionary) == 0:
         return torch.empty(0, dtype=torch.int64)
-    key = ("runtime_filter", id(values))
-    kept = column.dictionary.derived.get(key)
-    if kept is None:
-        wanted = dictionary_to_arrow(values).cast(dictionary_to_arrow(column.dictionary).type)
-        members = pc.is_in(dictionary_to_arrow(column.dictionary), value_set=wanted).to_numpy(zero_copy_only=False)
-        kept = (values, members)
-        column.dictionary.derived[key] = kept
-    assert isinstance(kept, tuple)
-    members = kept[1]
+    members = members_of(column.dictionary, values).numpy()
     if members.all() and column.validity is None:
         return None
     passing = members[column.codes.numpy()]
     if column.validity is not None:
         passing &= column.validity.numpy()
     return _positions(passing)
+
+
+def members_of(dictionary: Dictionary, values: Dictionary) -> torch.Tensor:
+    """bool [len(dictionary)]: which of its values are among `values`; kept with it."""
+    key = ("runtime_filter", id(values))
+    kept = dictionary.derived.get(key)
+    if kept is None:
+        wanted = dictionary_to_arrow(values).cast(dictionary_to_arrow(dictionary).type)
+        found = pc.is_in(dictionary_to_arrow(dictionary), value_set=wanted).to_numpy(zero_copy_only=False)
+        kept = dictionary.derived.setdefault(key, (values, torch.from_numpy(found)))
+    assert isinstance(kept, tuple)
+    members: torch.Tensor = kept[1]
+    return members
 
 
 def _positions(passing: np.ndarray) -> torch.Tensor | None:

@@ -57,10 +57,14 @@ class FilterUse:
 
     def select(self, column: Column) -> torch.Tensor | None:
         rows = self.filter.select(column)
-        with self._lock:
-            self._seen += len(column)
-            self._passed += len(column) if rows is None else len(rows)
+        self.count(len(column), len(column) if rows is None else len(rows))
         return rows
+
+    def count(self, seen: int, passed: int) -> None:
+        """So many rows were tested, and so many of them passed."""
+        with self._lock:
+            self._seen += seen
+            self._passed += passed
 
 
 @dataclass(frozen=True, eq=False)
@@ -130,6 +134,43 @@ class RowReader:
         return Batch(tuple(take(column, survivors) for column in sliced), len(survivors), None)
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class ScanRows:
+    """Rows of a unit before their columns are gathered, for whoever can test and gather in one go.
+
+    `columns` has all that the reader wants. `is_tested`: the rows are those of `piece`, else its survivors are yet to be
+    found.
+    """
+
+    reader: RowReader
+    columns: dict[int, Column]
+    piece: Piece
+    is_tested: bool
+
+    @property
+    def length(self) -> int:
+        survivors = self.piece.survivors
+        return self.piece.stop - self.piece.start if survivors is None else len(survivors)
+
+    @property
+    def by_position(self) -> tuple[Column | None, ...]:
+        """All columns of the scan; None for those that were not needed."""
+        return tuple(self.columns.get(position) for position in range(len(self.reader.bounds)))
+
+    @property
+    def variety(self) -> tuple[object, ...]:
+        """What else a program for them depends on."""
+        useful = () if self.is_tested else tuple(use.is_useful for use in self.reader.filters)
+        return self.reader, self.is_tested, useful
+
+    def batch(self) -> Batch:
+        """The surviving rows of the output columns."""
+        piece = self.piece
+        if not self.is_tested:
+            piece = self.reader.select(self.columns, piece.start, piece.stop)
+        return self.reader.batch(self.columns, piece)
+
+
 @dataclass(slots=True, eq=False)
 class UnitRows:
     """A unit on its way through a worker: what is decoded so far, and the pieces in which rows survive."""
@@ -170,18 +211,25 @@ class UnitRows:
         """Go on with those of the pieces in which a row survives."""
         self.alive = tuple(piece for piece in pieces if piece.survivors is None or len(piece.survivors))
 
-    def put_out(self, source: FetchedExtents) -> Iterator[Batch]:
-        """Decode the rest where a row survives, and gather."""
+    def put_out(self, source: FetchedExtents) -> Iterator[ScanRows]:
+        """Decode the rest where a row survives."""
         if self.alive:
             self.decode(self.reader.rest, source)
         for piece in self.alive:
             yield from self.put_out_piece(piece)
 
-    def put_out_piece(self, piece: Piece) -> Iterator[Batch]:
-        """Gather a piece's rows when all columns are decoded."""
-        yield self.reader.batch(self.columns, piece)
+    def put_out_piece(self, piece: Piece) -> Iterator[ScanRows]:
+        """A piece's rows when all columns are decoded."""
+        yield ScanRows(self.reader, self.columns, piece, is_tested=True)
 
-    def select_and_put_out(self, source: FetchedExtents) -> Iterator[Batch]:
+    def select_and_put_out(self, source: FetchedExtents) -> Iterator[ScanRows]:
+        """All of the unit's rows."""
+        if not self.missing(self.reader.first) and not self.missing(self.reader.rest):
+            pieces = tuple(Piece(start, stop, None) for start, stop in self.reader.pieces(self.unit.rows))
+            self.alive = pieces
+            for piece in pieces:
+                yield ScanRows(self.reader, self.columns, piece, is_tested=False)
+            return
         self.select(source)
         yield from self.put_out(source)
 

@@ -11,13 +11,13 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TypeVar
 
-from pystachio.operators.batch import Batch, column_nbytes
+from pystachio.operators.batch import column_nbytes
 from pystachio.operators.chunk_store import StoredChunk
 from pystachio.operators.column import Column
 from pystachio.operators.operator import Output
 from pystachio.operators.parquet_decode import FetchedExtents
 from pystachio.operators.placement import to_device
-from pystachio.operators.scan_rows import RowReader, UnitRows
+from pystachio.operators.scan_rows import RowReader, ScanRows, UnitRows
 from pystachio.operators.scan_units import Unit, in_turns
 from pystachio.runtime.context import Context
 from pystachio.runtime.failures import root_cause
@@ -171,14 +171,14 @@ class ScanRun:
             self._dead += not rows.alive
             self._release(fetch.reservation)
 
-    async def _put_out(self, rows: UnitRows, produce: Callable[[], Iterable[Batch]]) -> None:
-        """Emit batches of the unit, from the device where one computes."""
+    async def _put_out(self, rows: UnitRows, produce: Callable[[], Iterable[ScanRows]]) -> None:
+        """Emit rows of the unit, from the device where one computes."""
         stream = self._ctx.stream
         if stream.device.type == "cpu":
             await self._out.emit(produce)
             return
         reservation = await self._reserve(rows.unit.decoded_bytes(self._reader.output), Tier.DEVICE)
-        await self._out.emit(lambda: (to_device(batch, stream) for batch in produce()))
+        await self._out.emit(lambda: (to_device(rows.batch(), stream) for rows in produce()))
         self._release(reservation)
 
     async def _read_rest(self, rows: UnitRows, fetch: _Fetch) -> FetchedExtents:

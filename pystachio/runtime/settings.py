@@ -17,5 +17,6 @@ class ExecutionSettings:
     workers: int = 1
     dictionary_codes: bool = True
     direct_addressing: bool = True
+    fusion: bool = True
     join_reordering: bool = True
     tracing: bool = True

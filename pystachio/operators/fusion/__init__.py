@@ -1,0 +1,1 @@
+"""Chains of streaming operators as one program over vectors of rows (`kernels.program`), where that is possible."""

@@ -1,0 +1,207 @@
+"""Batches through a chain of opened streaming operators: by programs where the chain allows it, else one by one."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+import torch
+
+from pystachio.operators.batch import Batch
+from pystachio.operators.column import Bounds, BytesColumn, Column, DictionaryColumn, FixedColumn, WideDecimalColumn
+from pystachio.operators.fusion.segment import Segment, SegmentRun
+from pystachio.operators.fusion.writing import write_segment
+from pystachio.operators.kernels.bounds import with_measured_bounds
+from pystachio.operators.kernels.program import is_available
+from pystachio.operators.kernels.selection import union_bounds
+from pystachio.operators.operator import Transform
+from pystachio.operators.scan_rows import ScanRows
+from pystachio.runtime.context import Context
+
+_FEWEST_ROWS: Final = 2048
+"""Writing a program takes as long as some thousand rows through the operators."""
+
+_MOST_PROGRAMS: Final = 32
+"""Batches that keep looking different do not pay."""
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Written:
+    """What was made of columns of certain forms within `bounds` (by position; None where there are none)."""
+
+    bounds: tuple[Bounds | None, ...]
+    segment: Segment | None
+
+    def covers(self, columns: Sequence[Column | None]) -> bool:
+        return all(
+            known is None
+            or (isinstance(column, FixedColumn) and column.bounds is not None and _within(column.bounds, known))
+            for column, known in zip(columns, self.bounds, strict=True)
+        )
+
+
+@dataclass(slots=True, eq=False)
+class Flow:
+    """`chain`: the operators, with the contexts that count for them. Several threads may push at once."""
+
+    chain: Sequence[tuple[Transform, Context]]
+    fused: bool
+    _written: dict[tuple[object, ...], list[_Written]] = field(default_factory=dict)
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def push(self, batches: Iterable[Batch | ScanRows], producer: Context) -> Iterator[Batch]:
+        """What the end of the chain puts out. An empty batch is a chance to pause."""
+        for batch in batches:
+            if isinstance(batch, ScanRows):
+                yield from self._scanned(batch, producer)
+            else:
+                producer.metrics.add_batch(rows_out=batch.length, nbytes=batch.nbytes)
+                yield from self._from(0, batch)
+
+    def push_finished(self, batches: Iterator[Batch], stage: Context) -> Iterator[Batch]:
+        """What the end of the chain puts out for what the stage before it kept."""
+        for batch in timed(batches, stage):
+            yield from self._from(0, batch)
+
+    def _from(self, stage: int, batch: Batch) -> Iterator[Batch]:
+        if stage == len(self.chain) or batch.length == 0:
+            yield batch
+            return
+        segment = None
+        if self.fused:
+            batch = measured(batch)
+            segment = self._segment(stage, batch.columns, batch.length, None)
+        if segment is not None:
+            run = segment.run(batch.columns, batch.length, 0, None)
+            self._count(run, stage, segment.stages, 0, batch.length)
+            for made in run.batches:
+                yield from self._from(stage + segment.stages, made)
+            return
+        transform, ctx = self.chain[stage]
+        ctx.metrics.add_batch(rows_in=batch.length, batches=0)
+        for made in timed(transform.process(batch), ctx):
+            yield from self._from(stage + 1, made)
+
+    def _scanned(self, rows: ScanRows, producer: Context) -> Iterator[Batch]:
+        segment = None
+        if self.fused:
+            segment = self._segment(0, rows.by_position, rows.length, rows)
+        if segment is None:
+            batch = rows.batch()
+            producer.metrics.add_batch(rows_out=batch.length, nbytes=batch.nbytes)
+            yield from self._from(0, batch)
+            return
+        piece = rows.piece
+        chosen = None if piece.survivors is None else piece.survivors.to(torch.int32)
+        run = segment.run(rows.by_position, piece.stop - piece.start, piece.start, chosen)
+        boundary = 0
+        left = run.rows
+        for use in segment.tested:
+            seen, left = left, run.counters[2 * boundary]
+            if use is not None:
+                use.count(seen, left)
+            boundary += 1
+        producer.metrics.add_batch(rows_out=left, seconds=sum(map(run.seconds_of, range(boundary))))
+        self._count(run, 0, segment.stages, boundary, left)
+        for made in run.batches:
+            yield from self._from(segment.stages, made)
+
+    def _count(self, run: SegmentRun, stage: int, stages: int, boundary: int, rows: int) -> None:
+        for _, ctx in self.chain[stage : stage + stages]:
+            left = run.counters[2 * boundary]
+            ctx.metrics.add_batch(rows_in=rows, rows_out=left, seconds=run.seconds_of(boundary))
+            rows = left
+            boundary += 1
+
+    def _segment(
+        self, stage: int, columns: Sequence[Column | None], length: int, scanned: ScanRows | None
+    ) -> Segment | None:
+        variety = () if scanned is None else scanned.variety
+        key = (stage, variety, *map(_look, columns))
+        found = self._find(key, columns)
+        if found is None:
+            if length < _FEWEST_ROWS:
+                return None
+            with self._lock:
+                found = self._find(key, columns) or self._write(key, stage, columns, length, scanned)
+        segment = found.segment
+        return None if segment is None or length > segment.most_rows else segment
+
+    def _find(self, key: tuple[object, ...], columns: Sequence[Column | None]) -> _Written | None:
+        return next((written for written in self._written.get(key, ()) if written.covers(columns)), None)
+
+    def _write(
+        self,
+        key: tuple[object, ...],
+        stage: int,
+        columns: Sequence[Column | None],
+        length: int,
+        scanned: ScanRows | None,
+    ) -> _Written:
+        earlier = self._written.setdefault(key, [])
+        if sum(map(len, self._written.values())) > _MOST_PROGRAMS:
+            return _Written((None,) * len(columns), None)
+        wide: list[Column | None] = []
+        for position, column in enumerate(columns):
+            if isinstance(column, FixedColumn):
+                bounds = column.bounds
+                if earlier:
+                    bounds = union_bounds((bounds, earlier[-1].bounds[position]))
+                if scanned is not None and scanned.reader.bounds[position] is not None:
+                    bounds = union_bounds((bounds, scanned.reader.bounds[position]))
+                if bounds is not None and not _within(bounds, _range_of(column.values.dtype)):
+                    bounds = column.bounds
+                column = FixedColumn(column.type, column.values, column.validity, bounds)
+            wide.append(column)
+        segment = write_segment([transform for transform, _ in self.chain[stage:]], wide, length, scanned)
+        ranges = tuple(column.bounds if isinstance(column, FixedColumn) else None for column in wide)
+        written = _Written(ranges, segment)
+        earlier.append(written)
+        return written
+
+
+def can_fuse(ctx: Context) -> bool:
+    """Whether programs run here: on a CPU, with the compiled library, unless they are switched off."""
+    return ctx.settings.fusion and ctx.stream.device.type == "cpu" and is_available()
+
+
+def timed(batches: Iterator[Batch], ctx: Context) -> Iterator[Batch]:
+    """The same batches; the time to make each is the stage's own."""
+    start = time.perf_counter()
+    for batch in batches:
+        seconds = time.perf_counter() - start
+        ctx.metrics.add_batch(rows_out=batch.length, nbytes=batch.nbytes, seconds=seconds)
+        yield batch
+        start = time.perf_counter()
+    ctx.metrics.add_batch(seconds=time.perf_counter() - start, batches=0)
+
+
+def measured(batch: Batch) -> Batch:
+    """The batch with the ranges of all integers."""
+    return Batch(tuple(map(with_measured_bounds, batch.columns)), batch.length, batch.ready)
+
+
+def _range_of(dtype: torch.dtype) -> Bounds:
+    if dtype == torch.bool:
+        return 0, 1
+    limits = torch.iinfo(dtype)
+    return limits.min, limits.max
+
+
+def _within(inner: Bounds, outer: Bounds) -> bool:
+    return outer[0] <= inner[0] and inner[1] <= outer[1]
+
+
+def _look(column: Column | None) -> object:
+    """What a program depends on, but for the range of the values."""
+    match column:
+        case None:
+            return None
+        case FixedColumn(type=type_, values=values, validity=validity):
+            return type_, values.dtype, validity is None
+        case DictionaryColumn(codes=codes, dictionary=dictionary, validity=validity):
+            return codes.dtype, dictionary, validity is None
+        case WideDecimalColumn(type=type_, validity=validity) | BytesColumn(type=type_, validity=validity):
+            return type_, validity is None

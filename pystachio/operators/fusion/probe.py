@@ -1,0 +1,231 @@
+"""A join probe as instructions, where a streamed row matches at most one stored row or only whether it matches counts."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pyarrow as pa
+import torch
+
+from pystachio.operators.column import Dictionary
+from pystachio.operators.fusion.expressions import in_range, truth
+from pystachio.operators.fusion.trace import Form, NotTraceable, Symbol, Trace, table_symbol
+from pystachio.operators.join_layout import Emission, Source
+from pystachio.operators.join_probe import JoinProbe
+from pystachio.operators.kernels.direct import DirectTable
+from pystachio.operators.kernels.hash_table import HashTable
+from pystachio.operators.kernels.key_parts import CodePart, KeyPart, NullPart, RangePart, RawForm, RawPart
+from pystachio.operators.kernels.keys import KeyEncoding
+from pystachio.operators.kernels.program import Operation, Register, kind_of
+from pystachio.operators.kernels.row_index import Members, UniqueIndex
+from pystachio.operators.kernels.strings import translate
+
+_HIGHEST = 2**63 - 1
+
+
+def probe(trace: Trace, join: JoinProbe, fields: Sequence[Symbol | None]) -> list[Symbol | None]:
+    """The join's output columns. NotTraceable where a row may have several matches."""
+    layout, side = join.layout, join.side
+    if layout.null_aware or side.encoding is None or not isinstance(side.index, UniqueIndex | Members):
+        raise NotTraceable("a join without an index of single rows")
+    emission = layout.emission
+    drops = emission in (Emission.PAIRS, Emission.MATCHED, Emission.NOTHING)
+    keys = [fields[key] for key in layout.probe_keys]
+    code, present = _encode(trace, side.encoding, keys)
+    if drops and present is not True:
+        trace.filter(present)
+        present = True
+    if isinstance(side.index, Members):
+        matched = _is_member(trace, side.index, code, present, side.encoding.span)
+        return _emitted(trace, join, fields, matched, None)
+    if side.rows.length == 0:
+        raise NotTraceable("a join with nothing")
+    found = _find(trace, side.index, code, present, side.encoding.span)
+    matched = trace.assembler.compute(Operation.RANGE, found, x=1, y=_HIGHEST, is_mask=True)
+    if drops:
+        trace.filter(matched)
+        matched = True
+    if layout.residual is not None:
+        if not drops and emission is Emission.PAIRS_AND_UNMATCHED:
+            raise NotTraceable("a condition of an outer join")
+        row = found if drops else _existing(trace, matched, found)
+        paired = [
+            fields[place.position]
+            if place.source is Source.PROBE
+            else table_symbol(trace, side.rows.columns[place.position], row, -1)
+            for place in layout.residual_places
+        ]
+        passes = truth(trace, layout.residual, paired)
+        if drops:
+            trace.filter(passes)
+        else:
+            matched = trace.both(matched, passes)
+    if side.matched is not None:
+        if not drops:
+            raise NotTraceable("flags of a join that drops nothing")
+        trace.assembler.perform(Operation.FLAG, 0, found, trace.assembler.table(side.matched), x=-1)
+    return _emitted(trace, join, fields, matched, found)
+
+
+def _emitted(
+    trace: Trace,
+    join: JoinProbe,
+    fields: Sequence[Symbol | None],
+    matched: Register | bool,
+    found: Register | None,
+) -> list[Symbol | None]:
+    layout, side = join.layout, join.side
+    extra: Register | None = None
+    match layout.emission:
+        case Emission.MATCHED:
+            trace.filter(matched)
+        case Emission.UNMATCHED:
+            trace.filter(trace.inverse(matched))
+        case Emission.NOTHING:
+            trace.filter(False)
+        case Emission.PAIRS_AND_UNMATCHED:
+            extra = trace.mask(matched)
+            assert found is not None
+            found = _existing(trace, matched, found)
+        case _:
+            pass
+    output: list[Symbol | None] = []
+    for place in layout.output:
+        match place.source:
+            case Source.PROBE:
+                output.append(fields[place.position])
+            case Source.MARK:
+                output.append(Symbol(pa.bool_(), Form.BOOLEAN, torch.bool, trace.mask(matched)))
+            case Source.BUILD:
+                assert found is not None
+                output.append(table_symbol(trace, side.rows.columns[place.position], found, -1, extra))
+    return output
+
+
+def _existing(trace: Trace, matched: Register | bool, found: Register) -> Register:
+    """Some row where there is no match."""
+    return trace.assembler.compute(Operation.CHOOSE, trace.mask(matched), found, trace.constant(1))
+
+
+def _encode(
+    trace: Trace, encoding: KeyEncoding, keys: Sequence[Symbol | None]
+) -> tuple[Register, Register | bool]:
+    """The code of each row's key, and where it may be one of the build side's."""
+    code: Register | None = None
+    present: Register | bool = True
+    for step in encoding.steps:
+        symbol = keys[step.column]
+        if symbol is None:
+            raise NotTraceable("a key that is not there")
+        digits, there = _digits(trace, step.part, symbol)
+        present = trace.both(present, there)
+        if step.digit_numbers is not None:
+            digits, there = _numbered(trace, step.digit_numbers, digits)
+            present = trace.both(present, there)
+        code = digits if code is None else trace.assembler.compute(Operation.APPEND, code, digits, x=step.radix)
+        if step.code_numbers is not None:
+            code, there = _numbered(trace, step.code_numbers, code)
+            present = trace.both(present, there)
+    assert code is not None
+    return code, present
+
+
+def _digits(trace: Trace, part: KeyPart, symbol: Symbol) -> tuple[Register, Register | bool]:
+    valid = trace.valid(symbol)
+    present: Register | bool = True if valid is None else valid
+    match part:
+        case RangePart(low=low, span=span, null_digit=null_digit):
+            if null_digit and valid is not None:
+                raise NotTraceable("NULL as a key")
+            return _ranged(trace, symbol, low, span - null_digit, present)
+        case CodePart(dictionary=dictionary, null_digit=null_digit):
+            if null_digit and valid is not None:
+                raise NotTraceable("NULL as a key")
+            return _coded(trace, symbol, dictionary, present)
+        case RawPart(form=RawForm.VALUE, null_digit=null_digit):
+            if symbol.form is not Form.INTEGER or (null_digit and valid is not None):
+                raise NotTraceable("another key")
+            return trace.values(symbol), present
+        case NullPart() if valid is None:
+            return trace.constant(0), True
+        case _:
+            raise NotTraceable("another key")
+
+
+def _ranged(
+    trace: Trace, symbol: Symbol, low: int, span: int, present: Register | bool
+) -> tuple[Register, Register | bool]:
+    if symbol.form is not Form.INTEGER or symbol.bounds is None:
+        raise NotTraceable("a key that is no integer")
+    values = trace.values(symbol)
+    if low <= symbol.bounds[0] and symbol.bounds[1] < low + span and present is True:
+        return (values if low == 0 else trace.assembler.compute(Operation.SCALE, values, x=1, y=-low)), present
+    inside = in_range(trace, symbol, low, low + span - 1)
+    return trace.assembler.compute(Operation.OFFSET, values, x=low, y=span), trace.both(present, inside)
+
+
+def _coded(
+    trace: Trace, symbol: Symbol, dictionary: Dictionary, present: Register | bool
+) -> tuple[Register, Register | bool]:
+    if symbol.form is not Form.CODES or symbol.dictionary is None:
+        raise NotTraceable("a key that is no code")
+    codes = trace.values(symbol)
+    if symbol.dictionary is dictionary:
+        return codes, present
+    if len(symbol.dictionary) == 0:
+        raise NotTraceable("a dictionary without values")
+    mapping = translate(symbol.dictionary, dictionary)
+    table = trace.assembler.table(mapping)
+    mapped = trace.assembler.compute(Operation.GATHER, codes, table, kind=kind_of(mapping.dtype))
+    if bool((mapping >= 0).all()):
+        return mapped, present
+    return mapped, trace.both(present, trace.assembler.compute(Operation.RANGE, mapped, y=_HIGHEST, is_mask=True))
+
+
+def _numbered(trace: Trace, numbers: HashTable, values: Register) -> tuple[Register, Register | bool]:
+    found = _hash_find(trace, numbers, values)
+    return found, trace.assembler.compute(Operation.RANGE, found, y=_HIGHEST, is_mask=True)
+
+
+def _hash_find(trace: Trace, table: HashTable, keys: Register) -> Register:
+    numbers = [trace.assembler.table(part) for part in (table.keys, table.values)]
+    size, kind = table.keys.shape[0], kind_of(table.values.dtype)
+    return trace.assembler.compute(Operation.HASH_FIND, keys, *numbers, x=size, y=table.empty, kind=kind)
+
+
+def _find(
+    trace: Trace, index: UniqueIndex, code: Register, present: Register | bool, span: int | None
+) -> Register:
+    """1 + the position of the row with the key, else 0."""
+    table = index.table
+    if isinstance(table, HashTable):
+        found = _hash_find(trace, table, code)
+        if present is True:
+            return found
+        return trace.assembler.compute(Operation.CHOOSE, trace.mask(present), found, trace.constant(0))
+    safe = _addressable(trace, table, code, present, span)
+    number = trace.assembler.table(table.values)
+    return trace.assembler.compute(Operation.GATHER, safe, number, kind=kind_of(table.values.dtype))
+
+
+def _is_member(
+    trace: Trace, index: Members, code: Register, present: Register | bool, span: int | None
+) -> Register | bool:
+    if isinstance(index.table, HashTable):
+        found = _hash_find(trace, index.table, code)
+        matched = trace.inverse(trace.assembler.compute(Operation.RANGE, found, is_mask=True))
+        return trace.both(present, matched)
+    safe = _addressable(trace, index.table, code, present, span)
+    number, size = trace.assembler.table(index.table.values), index.table.values.shape[0]
+    return trace.assembler.compute(Operation.MEMBER, safe, number, y=size, is_mask=True)
+
+
+def _addressable(
+    trace: Trace, table: DirectTable, code: Register, present: Register | bool, span: int | None
+) -> Register:
+    """The code, or `span`, whose slot stands for no key."""
+    assert span is not None
+    assert table.values.shape[0] > span
+    if present is True:
+        return code
+    return trace.assembler.compute(Operation.CHOOSE, trace.mask(present), code, trace.constant(span))

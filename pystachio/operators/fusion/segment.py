@@ -1,0 +1,139 @@
+"""A run of stages as one program: written from what columns look like, then run on any that look the same."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+
+from pystachio.operators.batch import Batch
+from pystachio.operators.column import BytesColumn, Column, DictionaryColumn, FixedColumn, WideDecimalColumn
+from pystachio.operators.fusion.fold import LARGEST_SUM, FoldedGroups
+from pystachio.operators.fusion.trace import Form, Input, Part, Symbol
+from pystachio.operators.kernels.program import Program
+from pystachio.operators.kernels.selection import slice_column, take, with_validity
+from pystachio.operators.scan_rows import FilterUse
+
+
+@dataclass(frozen=True, slots=True)
+class OutputColumn:
+    """How a column of the result is made: of output `values` (None: of input `position` as it is) and `valid`.
+
+    With `column` (or `rows` without one: of the input) the output `values` are row numbers.
+    """
+
+    symbol: Symbol
+    values: int | None
+    valid: int | None = None
+    is_rows: bool = False
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Segment:
+    """The next `stages` of a chain in one program.
+
+    There is a boundary for each of `tested`, the tests of a scan (None: the predicate, or nothing), then for each stage.
+    """
+
+    stages: int
+    tested: tuple[FilterUse | None, ...]
+    program: Program
+    inputs: tuple[Input, ...]
+    columns: tuple[OutputColumn, ...]
+    folded: FoldedGroups | None
+
+    @property
+    def most_rows(self) -> int:
+        """Sums of more could overflow."""
+        return LARGEST_SUM // self.folded.largest if self.folded is not None else LARGEST_SUM
+
+    def run(self, columns: Sequence[Column | None], count: int, start: int, rows: torch.Tensor | None) -> SegmentRun:
+        """The rows [start, start + count) of the columns, or of those `rows` (int32 positions from `start`)."""
+        began = time.perf_counter()
+        addresses = [_address(columns[part.position], part.part, start) for part in self.inputs]
+        size = count if rows is None else rows.shape[0]
+        batches: list[Batch] = []
+        if self.folded is not None:
+            states, full = self.folded.take(size)
+            reached, counters = self.program.run(addresses, size, rows=rows, states=states.states)
+            states.rows += reached
+            self.folded.give_back(states)
+            if full is not None:
+                batches.append(full)
+        else:
+            outputs = [torch.empty(size, dtype=dtype) for dtype in self.program.outputs]
+            reached, counters = self.program.run(addresses, size, rows=rows, outputs=outputs)
+            if reached:
+                batches.append(self._batch(columns, start, count, rows, outputs, reached))
+        return SegmentRun(batches, size, counters, time.perf_counter() - began)
+
+    def _batch(
+        self,
+        columns: Sequence[Column | None],
+        start: int,
+        count: int,
+        rows: torch.Tensor | None,
+        outputs: list[torch.Tensor],
+        reached: int,
+    ) -> Batch:
+        # What is kept must not keep a much larger buffer.
+        exact = 4 * reached < 3 * (count if rows is None else rows.shape[0])
+        outputs = [output[:reached].clone() if exact else output[:reached] for output in outputs]
+        made: dict[int, Column] = {}
+        for output in self.columns:
+            if id(output) not in made:
+                made[id(output)] = _column(output, columns, start, count, outputs)
+        return Batch(tuple(made[id(output)] for output in self.columns), reached, None)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class SegmentRun:
+    """What a run gave, how many rows it was given, and its counters (rows and ticks per boundary)."""
+
+    batches: list[Batch]
+    rows: int
+    counters: list[int]
+    seconds: float
+
+    def seconds_of(self, boundary: int) -> float:
+        """The boundary's share of the time."""
+        total = sum(self.counters[1::2])
+        return self.seconds * self.counters[2 * boundary + 1] / total if total > 0 else 0.0
+
+
+def _column(
+    output: OutputColumn, columns: Sequence[Column | None], start: int, count: int, outputs: list[torch.Tensor]
+) -> Column:
+    symbol = output.symbol
+    validity = None if output.valid is None else outputs[output.valid]
+    if output.values is None or (output.is_rows and symbol.column is None):
+        assert isinstance(symbol.values, Input)
+        column = columns[symbol.values.position]
+        assert column is not None
+        sliced = slice_column(column, start, start + count)
+        return sliced if output.values is None else take(sliced, outputs[output.values])
+    values = outputs[output.values]
+    if symbol.column is not None:
+        taken = take(symbol.column, values)
+        return taken if validity is None else with_validity(taken, validity)
+    if symbol.form is Form.CODES:
+        assert symbol.dictionary is not None
+        return DictionaryColumn(symbol.type, values, symbol.dictionary, validity)
+    return FixedColumn(symbol.type, values, validity, symbol.bounds)
+
+
+def _address(column: Column | None, part: Part, start: int) -> int:
+    assert column is not None
+    if part is Part.VALIDITY:
+        assert column.validity is not None
+        tensor = column.validity
+    else:
+        match column:
+            case FixedColumn(values=tensor) | DictionaryColumn(codes=tensor):
+                pass
+            case WideDecimalColumn() | BytesColumn():
+                raise AssertionError("a column without an address")
+    assert tensor.is_contiguous()
+    return tensor.data_ptr() + start * tensor.itemsize

@@ -1,0 +1,163 @@
+"""Writing a segment: stage by stage, as far as programs can do what the stages do."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from pystachio.operators.aggregate import PartialFold
+from pystachio.operators.coalesce import Coalesced
+from pystachio.operators.column import Column
+from pystachio.operators.filter import FilterTransform
+from pystachio.operators.fusion.expressions import truth, value
+from pystachio.operators.fusion.filters import passing
+from pystachio.operators.fusion.fold import FoldedGroups, fold
+from pystachio.operators.fusion.probe import probe
+from pystachio.operators.fusion.segment import OutputColumn, Segment
+from pystachio.operators.fusion.trace import Form, Input, Lookup, NotTraceable, Symbol, Trace, input_symbols
+from pystachio.operators.join_probe import JoinProbe
+from pystachio.operators.kernels.program import Operation, Register, TooManyRegisters, kind_of
+from pystachio.operators.operator import Transform
+from pystachio.operators.project import ProjectTransform
+from pystachio.operators.scan_rows import FilterUse, RowReader, ScanRows
+
+Fields = list[Symbol | None]
+
+
+def write_segment(
+    chain: Sequence[Transform], columns: Sequence[Column | None], rows: int, scanned: ScanRows | None
+) -> Segment | None:
+    """As much of the chain as a program can do; None when that is nothing, or nothing that pays.
+
+    `columns` are those of a batch, or of `scanned` by position.
+    """
+    trace = Trace(rows)
+    fields = input_symbols(columns)
+    tested: tuple[FilterUse | None, ...] = ()
+    drops = False
+    if scanned is not None:
+        reader = scanned.reader
+        drops = scanned.is_tested
+        try:
+            tested = (None,) if scanned.is_tested else _write_tests(trace, reader, fields)
+        except NotTraceable:
+            return None
+        if scanned.is_tested:
+            trace.boundary()
+        else:
+            drops = len(tested) > 1 or reader.predicate is not None
+        fields = [fields[position] for position in reader.output]
+    stages, pays = 0, drops
+    folded: FoldedGroups | None = None
+    for transform in chain:
+        saved = trace.saved()
+        try:
+            made = _write_stage(trace, transform, fields)
+        except NotTraceable:
+            trace.restore(saved)
+            break
+        trace.boundary()
+        stages += 1
+        if isinstance(made, FoldedGroups):
+            folded = made
+            break
+        moves = isinstance(transform, ProjectTransform) and transform.only_moves
+        pays = pays or not moves
+        drops = drops or not isinstance(transform, ProjectTransform)
+        fields = made
+    if folded is None and not pays:
+        return None
+    try:
+        outputs = _write_outputs(trace, fields, drops) if folded is None else ()
+        program = trace.assembler.assemble(trace.boundaries)
+    except (NotTraceable, TooManyRegisters):
+        return None
+    if folded is not None:
+        _fold_of(chain[stages - 1]).kept.append(folded)
+    return Segment(stages, tested, program, tuple(trace.inputs), outputs, folded)
+
+
+def _fold_of(transform: Transform) -> PartialFold:
+    if isinstance(transform, Coalesced):
+        return _fold_of(transform.transform)
+    assert isinstance(transform, PartialFold)
+    return transform
+
+
+def _write_tests(trace: Trace, reader: RowReader, fields: Fields) -> tuple[FilterUse | None, ...]:
+    """The predicate of a scan, then its filters, each with a boundary."""
+    if reader.predicate is not None:
+        trace.filter(truth(trace, reader.predicate, fields))
+    trace.boundary()
+    tested: list[FilterUse | None] = [None]
+    for use in reader.filters:
+        if use.is_useful:
+            symbol = fields[use.position]
+            if symbol is None:
+                raise NotTraceable("a column that is not there")
+            trace.filter(passing(trace, use.filter, symbol))
+            trace.boundary()
+            tested.append(use)
+    return tuple(tested)
+
+
+def _write_stage(trace: Trace, transform: Transform, fields: Fields) -> Fields | FoldedGroups:
+    match transform:
+        case Coalesced(transform=inner):
+            return _write_stage(trace, inner, fields)
+        case ProjectTransform(expressions=expressions):
+            return [value(trace, expression, fields) for expression in expressions]
+        case FilterTransform(predicate=predicate):
+            trace.filter(truth(trace, predicate, fields))
+            return fields
+        case JoinProbe():
+            return probe(trace, transform, fields)
+        case PartialFold():
+            return fold(trace, transform, fields)
+        case _:
+            raise NotTraceable(type(transform).__name__)
+
+
+def _write_outputs(trace: Trace, fields: Fields, drops: bool) -> tuple[OutputColumn, ...]:
+    outputs: dict[int, OutputColumn] = {}
+    row_output: int | None = None
+    columns: list[OutputColumn] = []
+    for symbol in fields:
+        if symbol is None:
+            raise NotTraceable("a column that is not there")
+        if id(symbol) not in outputs:
+            if isinstance(symbol.values, Input) and not drops:
+                outputs[id(symbol)] = OutputColumn(symbol, None)
+            elif symbol.form is Form.OPAQUE and symbol.column is None:
+                if row_output is None:
+                    row_output = trace.assembler.output(torch.int32)
+                    trace.assembler.perform(Operation.PUT_ROW, row_output)
+                outputs[id(symbol)] = OutputColumn(symbol, row_output, None, is_rows=True)
+            else:
+                valid = None if symbol.valid is None else _put(trace, symbol.valid, Form.BOOLEAN, torch.bool)
+                is_rows = symbol.form is Form.OPAQUE
+                outputs[id(symbol)] = OutputColumn(
+                    symbol, _put(trace, symbol.values, symbol.form, symbol.dtype), valid, is_rows=is_rows
+                )
+        columns.append(outputs[id(symbol)])
+    return tuple(columns)
+
+
+def _put(trace: Trace, origin: Input | Lookup | Register, form: Form, dtype: torch.dtype) -> int:
+    number, kind = trace.assembler.output(dtype), kind_of(dtype)
+    match origin:
+        case Input():
+            trace.assembler.perform(Operation.PUT_INPUT, number, trace.input(origin), kind=kind)
+        case Lookup(values=values, index=index, shift=shift):
+            table = trace.assembler.table(values)
+            trace.assembler.perform(Operation.PUT_TABLE, number, index, table, x=shift, kind=kind)
+        case Register(is_mask=True):
+            trace.assembler.perform(Operation.PUT_MASK, number, origin)
+        case Register() if form is Form.FLOAT:
+            trace.assembler.perform(Operation.PUT_FLOAT, number, origin, kind=kind)
+        case Register():
+            trace.assembler.perform(Operation.PUT_INTEGER, number, origin, kind=kind)
+    return number
+
+

@@ -1,0 +1,93 @@
+/* An interpreter of programs over vectors of rows: what a scan, its filters, joins and aggregation do to a batch, in one
+ * call. After Boncz, Zukowski and Nes, "MonetDB/X100: Hyper-Pipelining Query Execution" (2005): each instruction is a
+ * loop over PS_VECTOR rows whose registers stay in the cache.
+ *
+ * Integer registers hold int64, float registers double (they share numbers), masks one byte, 0 or 1, per row. A filter
+ * drops rows from the vector: the registers that it names stay aligned with the rows that remain. Programs are the
+ * engine's own: every number in them is in range, and so is what they look up. */
+#ifndef PYSTACHIO_PROGRAM_H
+#define PYSTACHIO_PROGRAM_H
+
+#include "decode.h"
+
+#define PS_VECTOR 1024
+
+enum ps_kind { PS_INT8, PS_INT16, PS_INT32, PS_INT64, PS_BOOL, PS_FLOAT, PS_DOUBLE };
+
+enum ps_comparison { PS_EQUAL, PS_NOT_EQUAL, PS_LESS, PS_LESS_EQUAL };
+
+/* `in`, `table`, `to` and `state` number the run's inputs, tables, outputs and states. */
+enum ps_operation {
+    PS_LOAD_INTEGER,   /* out = in[a], of `kind` */
+    PS_LOAD_FLOAT,     /* out = in[a], of `kind` */
+    PS_LOAD_MASK,      /* mask out = in[a] */
+    PS_INPUT_RANGE,    /* mask out = x <= in[a] <= y; both fit `kind` */
+    PS_INPUT_MEMBER,   /* mask out = table[b][in[a] - x], 0 outside [0, y) */
+    PS_RANGE,          /* mask out = x <= a <= y */
+    PS_MEMBER,         /* mask out = table[b][a - x], 0 outside [0, y) */
+    PS_COMPARE,        /* mask out = a `kind` b */
+    PS_COMPARE_FLOATS, /* the same, NaN being equal to itself and above all others */
+    PS_AND,            /* mask out = a & b */
+    PS_OR,             /* mask out = a | b */
+    PS_NOT,            /* mask out = !a */
+    PS_FILTER,         /* rows of mask a; x: bits of the registers that stay, y: of the masks; out: counter */
+    PS_CONSTANT,       /* out = x, the bits of either kind of register */
+    PS_ADD,            /* out = a + b */
+    PS_SUBTRACT,       /* out = a - b */
+    PS_MULTIPLY,       /* out = a * b */
+    PS_SCALE,          /* out = a * x + y */
+    PS_APPEND,         /* out = a * x + b */
+    PS_ADD_FLOATS,     /* out = a + b */
+    PS_SUBTRACT_FLOATS,
+    PS_MULTIPLY_FLOATS,
+    PS_DIVIDE_FLOATS,
+    PS_TO_FLOAT,    /* out = a / x, x being the bits of a double */
+    PS_FROM_MASK,   /* out = mask a */
+    PS_CHOOSE,      /* out = mask a ? b : c */
+    PS_OFFSET,      /* out = a - x where that is in [0, y), else y */
+    PS_GATHER,      /* out = table[b][a + x], integers of `kind` */
+    PS_GATHER_FLOAT,
+    PS_HASH_FIND, /* out = the value of key a: table b has x (a power of two) keys, c values of `kind`; y: no key */
+    PS_FLAG,          /* table[b][a + x] = 1 */
+    PS_PUT_INPUT,     /* to[out] = in[a], bits of the width of `kind` */
+    PS_PUT_TABLE,     /* to[out] = table[b][a + x], likewise */
+    PS_PUT_INTEGER,   /* to[out] = a as `kind` */
+    PS_PUT_FLOAT,     /* to[out] = a as `kind` */
+    PS_PUT_MASK,      /* to[out] = mask a */
+    PS_PUT_ROW,       /* to[out] = the row's position, int32 */
+    PS_FOLD_COUNT,    /* state[out][a] += 1; the folds: a is a slot below x or -1 (all rows are one), c a mask or -1 */
+    PS_FOLD_SUM,      /* state[out][a] += b, wrapping */
+    PS_FOLD_MINIMUM,  /* state[out][a] = min(state[out][a], b) */
+    PS_FOLD_MAXIMUM,
+    PS_FOLD_SUM_FLOATS,
+    PS_BOUNDARY /* counters[2 * out] += rows; the time since the last boundary goes to counters[2 * out + 1] */
+};
+
+typedef struct {
+    int32_t operation, kind, out, a, b, c;
+    int64_t x, y;
+} ps_instruction;
+
+/* `rows`: the positions to process (NULL: 0 to count - 1). Slots of states up to PS_FEW_SLOTS have PS_WAYS copies, one
+ * after the other, whose sum is the state: consecutive rows of one group need not wait for each other. */
+typedef struct {
+    const ps_instruction *code;
+    int64_t length;
+    const void *const *inputs;
+    const void *const *tables;
+    void *const *outputs;
+    void *const *states;
+    const int32_t *rows;
+    int64_t count;
+    int64_t *counters;
+    void *scratch; /* PS_VECTOR * 8 bytes per register, then PS_VECTOR per mask, 64-byte aligned */
+    int64_t registers;
+    int64_t put; /* set: rows that reached the end */
+} ps_run;
+
+#define PS_FEW_SLOTS 256
+#define PS_WAYS 4
+
+PS_EXPORT void pystachio_run_program(ps_run *run);
+
+#endif

@@ -1,0 +1,325 @@
+/* The loops of program.c. A vector's rows are [base, base + n) when `whole`, else those at `rows`. */
+#ifndef PYSTACHIO_PROGRAM_LOOPS_H
+#define PYSTACHIO_PROGRAM_LOOPS_H
+
+#include <string.h>
+
+#include "clones.h"
+#include "program.h"
+
+typedef struct {
+    int64_t base;
+    int32_t n;
+    int32_t whole;
+    const int32_t *rows;
+} vector;
+
+#define EACH(STATEMENT) for (int32_t i = 0; i < n; i++) STATEMENT
+
+#define OF_INTEGERS(KIND, LOOP)                                                                                        \
+    switch (KIND) {                                                                                                    \
+    case PS_INT8: LOOP(int8_t, uint8_t) break;                                                                         \
+    case PS_INT16: LOOP(int16_t, uint16_t) break;                                                                      \
+    case PS_INT32: LOOP(int32_t, uint32_t) break;                                                                      \
+    case PS_INT64: LOOP(int64_t, uint64_t) break;                                                                      \
+    default: LOOP(uint8_t, uint8_t) break;                                                                             \
+    }
+
+#define OF_FLOATS(KIND, LOOP)                                                                                          \
+    if ((KIND) == PS_FLOAT) {                                                                                          \
+        LOOP(float)                                                                                                    \
+    } else {                                                                                                           \
+        LOOP(double)                                                                                                   \
+    }
+
+#define OF_WIDTHS(KIND, LOOP)                                                                                          \
+    switch (KIND) {                                                                                                    \
+    case PS_INT16: LOOP(uint16_t) break;                                                                               \
+    case PS_INT32:                                                                                                     \
+    case PS_FLOAT: LOOP(uint32_t) break;                                                                               \
+    case PS_INT64:                                                                                                     \
+    case PS_DOUBLE: LOOP(uint64_t) break;                                                                              \
+    default: LOOP(uint8_t) break;                                                                                      \
+    }
+
+PS_INLINE void load_integer(vector v, const void *input, int32_t kind, int64_t *restrict out) {
+    int32_t n = v.n;
+#define LOOP(TYPE, UNSIGNED)                                                                                           \
+    {                                                                                                                  \
+        const TYPE *restrict column = input;                                                                           \
+        if (v.whole) {                                                                                                 \
+            const TYPE *restrict from = column + v.base;                                                               \
+            EACH(out[i] = from[i];)                                                                                    \
+        } else                                                                                                         \
+            EACH(out[i] = column[v.rows[i]];)                                                                          \
+    }
+    OF_INTEGERS(kind, LOOP)
+#undef LOOP
+}
+
+PS_INLINE void load_float(vector v, const void *input, int32_t kind, double *restrict out) {
+    int32_t n = v.n;
+#define LOOP(TYPE)                                                                                                     \
+    {                                                                                                                  \
+        const TYPE *restrict column = input;                                                                           \
+        if (v.whole) {                                                                                                 \
+            const TYPE *restrict from = column + v.base;                                                               \
+            EACH(out[i] = from[i];)                                                                                    \
+        } else                                                                                                         \
+            EACH(out[i] = column[v.rows[i]];)                                                                          \
+    }
+    OF_FLOATS(kind, LOOP)
+#undef LOOP
+}
+
+PS_INLINE void load_mask(vector v, const void *input, uint8_t *restrict out) {
+    const uint8_t *restrict column = input;
+    int32_t n = v.n;
+    if (v.whole)
+        memcpy(out, column + v.base, (size_t)n);
+    else
+        EACH(out[i] = column[v.rows[i]];)
+}
+
+PS_INLINE void input_range(vector v, const void *input, int32_t kind, int64_t low, int64_t high,
+                           uint8_t *restrict out) {
+    int32_t n = v.n;
+#define LOOP(TYPE, UNSIGNED)                                                                                           \
+    {                                                                                                                  \
+        const TYPE *restrict column = input;                                                                           \
+        UNSIGNED first = (UNSIGNED)low, width = (UNSIGNED)((UNSIGNED)high - (UNSIGNED)low);                            \
+        if (v.whole) {                                                                                                 \
+            const TYPE *restrict from = column + v.base;                                                               \
+            EACH(out[i] = (UNSIGNED)((UNSIGNED)from[i] - first) <= width;)                                             \
+        } else                                                                                                         \
+            EACH(out[i] = (UNSIGNED)((UNSIGNED)column[v.rows[i]] - first) <= width;)                                   \
+    }
+    OF_INTEGERS(kind, LOOP)
+#undef LOOP
+}
+
+PS_INLINE void input_member(vector v, const void *input, int32_t kind, const uint8_t *restrict table, int64_t low,
+                            int64_t span, uint8_t *restrict out) {
+    int32_t n = v.n;
+#define MEMBER(VALUE)                                                                                                  \
+    {                                                                                                                  \
+        uint64_t at = (uint64_t)(int64_t)(VALUE) - (uint64_t)low;                                                      \
+        out[i] = at < (uint64_t)span ? table[at] : 0;                                                                  \
+    }
+#define LOOP(TYPE, UNSIGNED)                                                                                           \
+    {                                                                                                                  \
+        const TYPE *restrict column = input;                                                                           \
+        if (v.whole) {                                                                                                 \
+            const TYPE *restrict from = column + v.base;                                                               \
+            EACH(MEMBER(from[i]))                                                                                      \
+        } else                                                                                                         \
+            EACH(MEMBER(column[v.rows[i]]))                                                                            \
+    }
+    OF_INTEGERS(kind, LOOP)
+#undef LOOP
+}
+
+PS_INLINE void member(int32_t n, const int64_t *restrict values, const uint8_t *restrict table, int64_t low,
+                      int64_t span, uint8_t *restrict out) {
+    EACH(MEMBER(values[i]))
+}
+#undef MEMBER
+
+PS_INLINE void compare(int32_t n, int32_t comparison, const int64_t *restrict a, const int64_t *restrict b,
+                       uint8_t *restrict out) {
+    switch (comparison) {
+    case PS_EQUAL: EACH(out[i] = a[i] == b[i];) break;
+    case PS_NOT_EQUAL: EACH(out[i] = a[i] != b[i];) break;
+    case PS_LESS: EACH(out[i] = a[i] < b[i];) break;
+    default: EACH(out[i] = a[i] <= b[i];) break;
+    }
+}
+
+PS_INLINE uint8_t float_less(double a, double b) { return (a < b) | ((b != b) & (a == a)); }
+
+PS_INLINE uint8_t float_equal(double a, double b) { return (a == b) | ((a != a) & (b != b)); }
+
+PS_INLINE void compare_floats(int32_t n, int32_t comparison, const double *restrict a, const double *restrict b,
+                              uint8_t *restrict out) {
+    switch (comparison) {
+    case PS_EQUAL: EACH(out[i] = float_equal(a[i], b[i]);) break;
+    case PS_NOT_EQUAL: EACH(out[i] = !float_equal(a[i], b[i]);) break;
+    case PS_LESS: EACH(out[i] = float_less(a[i], b[i]);) break;
+    default: EACH(out[i] = !float_less(b[i], a[i]);) break;
+    }
+}
+
+PS_INLINE void gather(int32_t n, const int64_t *restrict at, const void *table, int32_t kind, int64_t shift,
+                      int64_t *restrict out) {
+#define LOOP(TYPE, UNSIGNED)                                                                                           \
+    {                                                                                                                  \
+        const TYPE *restrict values = (const TYPE *)table + shift;                                                     \
+        EACH(out[i] = values[at[i]];)                                                                                  \
+    }
+    OF_INTEGERS(kind, LOOP)
+#undef LOOP
+}
+
+PS_INLINE void gather_float(int32_t n, const int64_t *restrict at, const void *table, int32_t kind, int64_t shift,
+                            double *restrict out) {
+#define LOOP(TYPE)                                                                                                     \
+    {                                                                                                                  \
+        const TYPE *restrict values = (const TYPE *)table + shift;                                                     \
+        EACH(out[i] = values[at[i]];)                                                                                  \
+    }
+    OF_FLOATS(kind, LOOP)
+#undef LOOP
+}
+
+/* Home slots as in hash_table.first_slots. */
+PS_INLINE int64_t home_slot(int64_t key, int32_t shift, int64_t mask) {
+    uint64_t mixed = (uint64_t)(key ^ (key >> 33)) * 0xFF51AFD7ED558CCDu;
+    mixed ^= (uint64_t)((int64_t)mixed >> 32);
+    mixed *= 0xC4CEB9FE1A85EC53u;
+    return ((int64_t)mixed >> shift) & mask;
+}
+
+PS_INLINE void hash_find(int32_t n, const int64_t *restrict wanted, const int64_t *restrict keys, const void *values,
+                         int32_t kind, int64_t capacity, int64_t empty, int64_t *restrict out) {
+    int64_t mask = capacity - 1;
+    int32_t shift = 64 - __builtin_ctzll((uint64_t)capacity);
+    for (int32_t i = 0; i < n; i++) {
+        out[i] = home_slot(wanted[i], shift, mask);
+        __builtin_prefetch(keys + out[i]);
+    }
+    for (int32_t i = 0; i < n; i++) {
+        int64_t slot = out[i];
+        while (keys[slot] != wanted[i] && keys[slot] != empty) slot = (slot + 1) & mask;
+        out[i] = slot;
+    }
+    if (kind == PS_INT32) {
+        const int32_t *restrict found = values;
+        EACH(out[i] = found[out[i]];)
+    } else {
+        const int64_t *restrict found = values;
+        EACH(out[i] = found[out[i]];)
+    }
+}
+
+PS_INLINE void put_input(vector v, const void *input, int32_t kind, void *output, int64_t put) {
+    int32_t n = v.n;
+#define LOOP(TYPE)                                                                                                     \
+    {                                                                                                                  \
+        const TYPE *restrict column = input;                                                                           \
+        TYPE *restrict to = (TYPE *)output + put;                                                                      \
+        if (v.whole)                                                                                                   \
+            memcpy(to, column + v.base, (size_t)n * sizeof(TYPE));                                                     \
+        else                                                                                                           \
+            EACH(to[i] = column[v.rows[i]];)                                                                           \
+    }
+    OF_WIDTHS(kind, LOOP)
+#undef LOOP
+}
+
+PS_INLINE void put_table(int32_t n, const int64_t *restrict at, const void *table, int32_t kind, int64_t shift,
+                         void *output, int64_t put) {
+#define LOOP(TYPE)                                                                                                     \
+    {                                                                                                                  \
+        const TYPE *restrict values = (const TYPE *)table + shift;                                                     \
+        TYPE *restrict to = (TYPE *)output + put;                                                                      \
+        EACH(to[i] = values[at[i]];)                                                                                   \
+    }
+    OF_WIDTHS(kind, LOOP)
+#undef LOOP
+}
+
+PS_INLINE void put_integer(int32_t n, const int64_t *restrict values, int32_t kind, void *output, int64_t put) {
+#define LOOP(TYPE, UNSIGNED)                                                                                           \
+    {                                                                                                                  \
+        TYPE *restrict to = (TYPE *)output + put;                                                                      \
+        EACH(to[i] = (TYPE)values[i];)                                                                                 \
+    }
+    OF_INTEGERS(kind, LOOP)
+#undef LOOP
+}
+
+PS_INLINE void put_float(int32_t n, const double *restrict values, int32_t kind, void *output, int64_t put) {
+#define LOOP(TYPE)                                                                                                     \
+    {                                                                                                                  \
+        TYPE *restrict to = (TYPE *)output + put;                                                                      \
+        EACH(to[i] = (TYPE)values[i];)                                                                                 \
+    }
+    OF_FLOATS(kind, LOOP)
+#undef LOOP
+}
+
+PS_INLINE void put_row(vector v, int32_t *restrict to) {
+    int32_t n = v.n;
+    if (v.whole)
+        EACH(to[i] = (int32_t)(v.base + i);)
+    else
+        EACH(to[i] = v.rows[i];)
+}
+
+/* In FOLD the slot of row i is `slot`; with few slots, in the copy of its way. */
+#define FOLD(STATEMENT)                                                                                                \
+    {                                                                                                                  \
+        if (slots <= PS_FEW_SLOTS)                                                                                     \
+            for (int32_t i = 0; i < n; i++) {                                                                          \
+                int64_t slot = (i % PS_WAYS) * slots + (codes != NULL ? codes[i] : 0);                                 \
+                STATEMENT                                                                                              \
+            }                                                                                                          \
+        else                                                                                                           \
+            for (int32_t i = 0; i < n; i++) {                                                                          \
+                int64_t slot = codes[i];                                                                               \
+                STATEMENT                                                                                              \
+            }                                                                                                          \
+    }
+
+PS_INLINE void fold_count(int32_t n, const int64_t *restrict codes, int64_t slots, const uint8_t *restrict mask,
+                          int64_t *restrict state) {
+    if (mask == NULL && codes == NULL) {
+        state[0] += n;
+    } else if (mask == NULL) {
+        FOLD(state[slot] += 1;)
+    } else if (codes == NULL) {
+        int64_t total = 0;
+        EACH(total += mask[i];)
+        state[0] += total;
+    } else {
+        FOLD(state[slot] += mask[i];)
+    }
+}
+
+PS_INLINE void fold_sum(int32_t n, const int64_t *restrict codes, int64_t slots, const uint8_t *restrict mask,
+                        const uint64_t *restrict values, uint64_t *restrict state) {
+    if (codes == NULL) {
+        uint64_t total = 0;
+        if (mask == NULL)
+            EACH(total += values[i];)
+        else
+            EACH(total += values[i] & (0 - (uint64_t)mask[i]);)
+        state[0] += total;
+    } else if (mask == NULL) {
+        FOLD(state[slot] += values[i];)
+    } else {
+        FOLD(state[slot] += values[i] & (0 - (uint64_t)mask[i]);)
+    }
+}
+
+PS_INLINE void fold_extreme(int32_t n, const int64_t *restrict codes, int64_t slots, const uint8_t *restrict mask,
+                            const int64_t *restrict values, int64_t *restrict state, int largest) {
+#define BETTER(VALUE, HELD) (largest ? (VALUE) > (HELD) : (VALUE) < (HELD))
+    if (mask == NULL) {
+        FOLD(if (BETTER(values[i], state[slot])) state[slot] = values[i];)
+    } else {
+        FOLD(if (mask[i] && BETTER(values[i], state[slot])) state[slot] = values[i];)
+    }
+#undef BETTER
+}
+
+PS_INLINE void fold_sum_floats(int32_t n, const int64_t *restrict codes, int64_t slots, const uint8_t *restrict mask,
+                               const double *restrict values, double *restrict state) {
+    if (mask == NULL) {
+        FOLD(state[slot] += values[i];)
+    } else {
+        FOLD(state[slot] += mask[i] ? values[i] : 0.0;)
+    }
+}
+
+#endif

@@ -1,0 +1,342 @@
+"""Programs for the interpreter in native/program.c: assembled from instructions over virtual registers, run on tensors.
+
+Registers are assigned by linear scan (Poletto and Sarkar, "Linear scan register allocation", 1999); a filter compacts
+those that are read behind it.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import IntEnum, auto
+from typing import Final
+
+import numpy as np
+import torch
+
+from pystachio.operators.kernels import native
+
+VECTOR_ROWS: Final = 1024
+FEW_SLOTS: Final = 256
+WAYS: Final = 4
+"""States of at most so many slots have so many copies; as in program.h."""
+
+_MOST_REGISTERS: Final = 64
+_ALIGNMENT: Final = 64
+
+_KINDS: Final = {
+    dtype: number
+    for number, dtype in enumerate(
+        (torch.int8, torch.int16, torch.int32, torch.int64, torch.bool, torch.float32, torch.float64)
+    )
+} | {torch.uint8: 4}
+
+
+class Operation(IntEnum):
+    """As in program.h, in that order."""
+
+    @staticmethod
+    def _generate_next_value_(name: str, start: int, count: int, last_values: list[int]) -> int:
+        return count
+
+    LOAD_INTEGER = auto()
+    LOAD_FLOAT = auto()
+    LOAD_MASK = auto()
+    INPUT_RANGE = auto()
+    INPUT_MEMBER = auto()
+    RANGE = auto()
+    MEMBER = auto()
+    COMPARE = auto()
+    COMPARE_FLOATS = auto()
+    AND = auto()
+    OR = auto()
+    NOT = auto()
+    FILTER = auto()
+    CONSTANT = auto()
+    ADD = auto()
+    SUBTRACT = auto()
+    MULTIPLY = auto()
+    SCALE = auto()
+    APPEND = auto()
+    ADD_FLOATS = auto()
+    SUBTRACT_FLOATS = auto()
+    MULTIPLY_FLOATS = auto()
+    DIVIDE_FLOATS = auto()
+    TO_FLOAT = auto()
+    FROM_MASK = auto()
+    CHOOSE = auto()
+    OFFSET = auto()
+    GATHER = auto()
+    GATHER_FLOAT = auto()
+    HASH_FIND = auto()
+    FLAG = auto()
+    PUT_INPUT = auto()
+    PUT_TABLE = auto()
+    PUT_INTEGER = auto()
+    PUT_FLOAT = auto()
+    PUT_MASK = auto()
+    PUT_ROW = auto()
+    FOLD_COUNT = auto()
+    FOLD_SUM = auto()
+    FOLD_MINIMUM = auto()
+    FOLD_MAXIMUM = auto()
+    FOLD_SUM_FLOATS = auto()
+    BOUNDARY = auto()
+
+
+class Comparison(IntEnum):
+    EQUAL = 0
+    NOT_EQUAL = 1
+    LESS = 2
+    LESS_EQUAL = 3
+
+
+_INSTRUCTION: Final = np.dtype(
+    [(name, np.int32) for name in ("operation", "kind", "out", "a", "b", "c")] + [("x", np.int64), ("y", np.int64)]
+)
+
+
+class _Run(ctypes.Structure):
+    _fields_ = (
+        ("code", ctypes.c_void_p),
+        ("length", ctypes.c_int64),
+        ("inputs", ctypes.c_void_p),
+        ("tables", ctypes.c_void_p),
+        ("outputs", ctypes.c_void_p),
+        ("states", ctypes.c_void_p),
+        ("rows", ctypes.c_void_p),
+        ("count", ctypes.c_int64),
+        ("counters", ctypes.c_void_p),
+        ("scratch", ctypes.c_void_p),
+        ("registers", ctypes.c_int64),
+        ("put", ctypes.c_int64),
+    )
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Register:
+    """A value per row; a mask has one byte, any other register eight."""
+
+    is_mask: bool
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Instruction:
+    operation: Operation
+    kind: int
+    out: Register | int
+    a: Register | int
+    b: Register | int
+    c: Register | int
+    x: int
+    y: int
+
+    @property
+    def read(self) -> tuple[Register, ...]:
+        return tuple(operand for operand in (self.a, self.b, self.c) if isinstance(operand, Register))
+
+
+class TooManyRegisters(Exception):
+    """More values live at once than a program can hold."""
+
+
+def kind_of(dtype: torch.dtype) -> int:
+    """The number of a dtype as an element of columns and tables."""
+    return _KINDS[dtype]
+
+
+@dataclass(frozen=True, slots=True)
+class SavedAssembler:
+    """How much was written."""
+
+    instructions: int
+    known: dict[tuple[object, ...], Register]
+    tables: int
+    outputs: int
+
+
+class Assembler:
+    """Instructions in order; equal ones are there once."""
+
+    def __init__(self) -> None:
+        self._instructions: list[_Instruction] = []
+        self._known: dict[tuple[object, ...], Register] = {}
+        self.tables: list[torch.Tensor] = []
+        self.outputs: list[torch.dtype] = []
+
+    def saved(self) -> SavedAssembler:
+        """The state to which `restore` goes back."""
+        return SavedAssembler(len(self._instructions), dict(self._known), len(self.tables), len(self.outputs))
+
+    def restore(self, saved: SavedAssembler) -> None:
+        """Forget what was written since."""
+        del self._instructions[saved.instructions :]
+        self._known = dict(saved.known)
+        del self.tables[saved.tables :]
+        del self.outputs[saved.outputs :]
+
+    def table(self, values: torch.Tensor) -> int:
+        """The number of a contiguous tensor that the program looks up."""
+        for number, table in enumerate(self.tables):
+            if table is values:
+                return number
+        self.tables.append(values)
+        return len(self.tables) - 1
+
+    def output(self, dtype: torch.dtype) -> int:
+        """The number of a new output column."""
+        self.outputs.append(dtype)
+        return len(self.outputs) - 1
+
+    def compute(
+        self,
+        operation: Operation,
+        a: Register | int = 0,
+        b: Register | int = 0,
+        c: Register | int = 0,
+        *,
+        x: int = 0,
+        y: int = 0,
+        kind: int = 0,
+        is_mask: bool = False,
+    ) -> Register:
+        """The register with the result."""
+        key = (operation, kind, a, b, c, x, y)
+        known = self._known.get(key)
+        if known is None:
+            known = self._known[key] = Register(is_mask)
+            self._instructions.append(_Instruction(operation, kind, known, a, b, c, x, y))
+        return known
+
+    def perform(
+        self,
+        operation: Operation,
+        out: int = 0,
+        a: Register | int = 0,
+        b: Register | int = 0,
+        c: Register | int = 0,
+        *,
+        x: int = 0,
+        y: int = 0,
+        kind: int = 0,
+    ) -> None:
+        """An instruction for its effect."""
+        self._instructions.append(_Instruction(operation, kind, out, a, b, c, x, y))
+
+    def assemble(self, boundaries: int) -> Program:
+        """Raises TooManyRegisters. `boundaries`: of the counters that the instructions name."""
+        last = {register: at for at, step in enumerate(self._instructions) for register in step.read}
+        places: dict[Register, int] = {}
+        free: dict[bool, list[int]] = {False: [], True: []}
+        used = {False: 0, True: 0}
+        code = np.zeros(len(self._instructions), dtype=_INSTRUCTION)
+        for at, step in enumerate(self._instructions):
+            x, y = step.x, step.y
+            if step.operation is Operation.FILTER:
+                x, y = (
+                    sum(1 << place for register, place in places.items() if register.is_mask is is_mask and last[register] > at)
+                    for is_mask in (False, True)
+                )
+            out = step.out
+            if isinstance(out, Register):
+                if not free[out.is_mask]:
+                    free[out.is_mask].append(used[out.is_mask])
+                    used[out.is_mask] += 1
+                out_place = free[out.is_mask].pop()
+                if out_place >= _MOST_REGISTERS:
+                    raise TooManyRegisters
+            else:
+                out_place = out
+            operands = [places[part] if isinstance(part, Register) else part for part in (step.a, step.b, step.c)]
+            code[at] = (step.operation, step.kind, out_place, *operands, _signed(x), _signed(y))
+            for register in set(step.read):
+                if last[register] == at:
+                    free[register.is_mask].append(places.pop(register))
+            if isinstance(out, Register):
+                if last.get(out, -1) > at:
+                    places[out] = out_place
+                else:
+                    free[out.is_mask].append(out_place)
+        return Program(code, tuple(self.tables), tuple(self.outputs), used[False], used[True], boundaries)
+
+
+def _signed(value: int) -> int:
+    return value - (1 << 64) if value >= 1 << 63 else value
+
+
+class _Scratch(threading.local):
+    """The registers of a thread, kept between runs."""
+
+    def __init__(self) -> None:
+        self._bytes = np.empty(0, dtype=np.uint8)
+
+    def pointer(self, nbytes: int) -> int:
+        if len(self._bytes) < nbytes + _ALIGNMENT:
+            self._bytes = np.empty(nbytes + _ALIGNMENT, dtype=np.uint8)
+        return -(-self._bytes.ctypes.data // _ALIGNMENT) * _ALIGNMENT
+
+
+_scratch = _Scratch()
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Program:
+    """Ready to run, by several threads at once; it holds the tables."""
+
+    code: np.ndarray
+    tables: tuple[torch.Tensor, ...]
+    outputs: tuple[torch.dtype, ...]
+    registers: int
+    masks: int
+    boundaries: int
+
+    def run(
+        self,
+        inputs: Sequence[int],
+        count: int,
+        *,
+        rows: torch.Tensor | None = None,
+        outputs: Sequence[torch.Tensor] = (),
+        states: Sequence[torch.Tensor] = (),
+    ) -> tuple[int, list[int]]:
+        """How many rows reached the end, and the counters: rows and ticks for each boundary.
+
+        `inputs` are addresses of columns, `rows` (int32) the positions in them (None: the first `count`).
+        """
+        library = native.library()
+        assert library is not None, "asked before the program was made"
+        counters = np.zeros(max(1, 2 * self.boundaries), dtype=np.int64)
+        # These are kept until the call returns.
+        addresses = [
+            _addresses(pointers)
+            for pointers in (
+                inputs,
+                [table.data_ptr() for table in self.tables],
+                [output.data_ptr() for output in outputs],
+                [state.data_ptr() for state in states],
+            )
+        ]
+        run = _Run(
+            self.code.ctypes.data,
+            len(self.code),
+            *(ctypes.addressof(part) for part in addresses),
+            None if rows is None else rows.data_ptr(),
+            count,
+            counters.ctypes.data,
+            _scratch.pointer((self.registers * 8 + self.masks) * VECTOR_ROWS),
+            self.registers,
+            0,
+        )
+        library.pystachio_run_program(ctypes.byref(run))
+        return run.put, counters.tolist()
+
+
+def _addresses(pointers: Sequence[int]) -> ctypes.Array[ctypes.c_void_p]:
+    return (ctypes.c_void_p * max(1, len(pointers)))(*pointers)
+
+
+def is_available() -> bool:
+    """Whether programs can run here."""
+    return native.library() is not None
