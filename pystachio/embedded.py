@@ -33,6 +33,7 @@ from pystachio.io_scheduler.links import locate_disk
 from pystachio.io_scheduler.service import IoSchedulerService
 from pystachio.operators import chunk_cache
 from pystachio.operators.arrow import batch_to_arrow
+from pystachio.operators.batch import Batch
 from pystachio.operators.chunk_cache import ChunkCache, ChunkCacheStatistics
 from pystachio.operators.chunk_store import ChunkStore
 from pystachio.operators.operator import Operator
@@ -232,6 +233,8 @@ class RunningPlan:
         self._seconds: float | None = None
         self._totals = Totals()
         self._error: PystachioError | None = None
+        self._delivered = False
+        """The last batch was, and the plan has ended well."""
 
     @property
     def schema(self) -> pa.Schema:
@@ -268,25 +271,41 @@ class RunningPlan:
 
     def next_batch(self) -> pa.RecordBatch | None:
         """Wait for rows; None after the last. Raises the plan's error."""
+        if self._delivered:
+            return None
         try:
             waiting = self._node.host.call(self._next())
         except InvalidRequest:
             if self._error is not None:
                 raise self._error from None
             raise
-        return waiting.result()
+        batch = waiting.result()
+        if isinstance(batch, Batch):
+            batch = batch_to_arrow(batch, self.plan.schema)
+        return None if batch is None else pa.RecordBatch.from_arrays(batch.columns, schema=self.schema)
 
-    async def _next(self) -> pa.RecordBatch | None:
+    async def _next(self) -> Batch | pa.RecordBatch | None:
+        """Batches of a CPU are left to the client's thread to convert."""
         graph = await asyncio.shield(self._graph)
         if graph is not None:
             async for batch in graph.results:
                 self._handle.rows += batch.length
-                record_batch = await self._stream.run(batch_to_arrow, batch, self.plan.schema)
-                return pa.RecordBatch.from_arrays(record_batch.columns, schema=self.schema)
+                if self._stream.device.type != "cpu":
+                    return await self._stream.run(batch_to_arrow, batch, self.plan.schema)
+                await asyncio.sleep(0)  # the producer may end in this turn
+                if graph.results.has_ended:
+                    graph.results.close()
+                    await self._ended()
+                    self._delivered = True
+                return batch
+        await self._ended()
+        return None
+
+    async def _ended(self) -> None:
+        """Wait for the end of the plan; raises its error."""
         await asyncio.shield(self._watcher)
         if self._error is not None:
             raise self._error
-        return None
 
     def cancel(self) -> None:
         if self._seconds is None:

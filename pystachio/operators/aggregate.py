@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import ClassVar, Final, Protocol
 
 import torch
@@ -108,9 +109,8 @@ class PartialFold:
         if reduce and self.plan.group_width and len(self.plan.sets) <= 1 and not self.plan.tagged:
             self.gain.record(batch.length, groups)
 
-    def finish(self) -> Iterator[Batch]:
-        for kept in self.kept:
-            yield from kept.finish()
+    def finish(self) -> Iterator[Batch] | None:
+        return chain.from_iterable(kept.finish() for kept in self.kept) if self.kept else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,18 +130,29 @@ class Aggregate:
 
     async def run(self, ctx: Context, inputs: tuple[Receiver[Batch], ...], out: Output) -> None:
         with await ctx.memory.reserve(0) as reservation:
-            groups = await self._merged(ctx, inputs[0], reservation)
-            if groups is None:
-                return
+            parts = await self._received(ctx, inputs[0], reservation)
+            # The parts, their concatenation and the result exist at once.
+            await reservation.resize(3 * sum(part.nbytes for part in parts))
             rows = await ctx.stream.run(
-                finished, self.plan, groups, ctx.stream.device, allow_direct=ctx.settings.direct_addressing
+                self._finished, parts, ctx.stream.device, allow_direct=ctx.settings.direct_addressing
             )
+            if rows is None:
+                return
             await reservation.resize(rows.nbytes)
-            del groups
             await out.emit(lambda: _slices(rows, ctx.settings.batch_rows))
 
-    async def _merged(self, ctx: Context, receiver: Receiver[Batch], reservation: Reservation) -> Batch | None:
-        """All groups in one partial batch; None when there is none."""
+    def _finished(self, parts: list[Batch], device: torch.device, *, allow_direct: bool) -> Batch | None:
+        """The output; None for no group. The parts are given up."""
+        if not parts:
+            parts = without_rows(self.plan, self.input.schema, device)
+        if not parts:
+            return None
+        groups = merged(self.plan, parts, device, allow_direct=allow_direct)
+        parts.clear()
+        return finished(self.plan, groups, device, allow_direct=allow_direct)
+
+    async def _received(self, ctx: Context, receiver: Receiver[Batch], reservation: Reservation) -> list[Batch]:
+        """Partial batches, not too many rows in groups that several of them have."""
         waiting: list[Batch] = []
         waiting_rows, waiting_bytes = 0, 0
         enough_rows, enough_bytes = _MERGE_ROWS, _MERGE_BYTES
@@ -160,11 +171,7 @@ class Aggregate:
                 factor = 1 if 2 * whole.length <= rows else 4
                 enough_rows = max(_MERGE_ROWS, factor * whole.length)
                 enough_bytes = max(_MERGE_BYTES, factor * whole.nbytes)
-        if not waiting and whole is None:
-            waiting = await ctx.stream.run(without_rows, self.plan, self.input.schema, ctx.stream.device)
-        if waiting:
-            whole = await self._merge(ctx, waiting if whole is None else [whole, *waiting], reservation)
-        return whole
+        return waiting if whole is None else [whole, *waiting]
 
     async def _merge(self, ctx: Context, parts: list[Batch], reservation: Reservation) -> Batch:
         # The parts, their concatenation and the result exist at once.

@@ -35,11 +35,13 @@ class Coalesced:
         if due:
             yield from self.transform.process(concat_batches(due))
 
-    def finish(self) -> Iterator[Batch]:
+    def finish(self) -> Iterator[Batch] | None:
         due = self._take()
-        if due:
-            yield from self.transform.process(concat_batches(due))
-        yield from self.transform.finish()
+        return self._last(due) if due else self.transform.finish()
+
+    def _last(self, due: list[Batch]) -> Iterator[Batch]:
+        yield from self.transform.process(concat_batches(due))
+        yield from self.transform.finish() or ()
 
     def _take(self) -> list[Batch]:
         due, self._pending, self._pending_rows = self._pending, [], 0

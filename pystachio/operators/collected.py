@@ -33,9 +33,10 @@ async def collect(ctx: Context, receiver: Receiver[Batch], schema: Schema, colum
         batches.append(kept)
     if not batches:
         return Collected(await ctx.stream.run(_no_rows, schema, columns, ctx.stream.device), reservation)
-    if len(batches) > 1:
-        # Both the parts and the whole exist while they are copied.
-        await reservation.resize(2 * reservation.nbytes)
+    if len(batches) == 1:
+        return Collected(batches[0], reservation)
+    # Both the parts and the whole exist while they are copied.
+    await reservation.resize(2 * reservation.nbytes)
     rows = await ctx.stream.run(concat_batches, batches)
     del batches
     await reservation.resize(rows.nbytes)

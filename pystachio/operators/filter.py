@@ -49,5 +49,5 @@ class FilterTransform:
         rows = select(self.predicate, batch)
         yield batch if rows is None else take_batch(batch, rows)
 
-    def finish(self) -> Iterator[Batch]:
-        return iter(())
+    def finish(self) -> None:
+        return None

@@ -57,12 +57,13 @@ async def build_side(
     columns = tuple(dict.fromkeys((*layout.stored, *layout.build_keys)))
     collected = await collect(ctx, receiver, schema, columns)
     keys = tuple(collected.rows.columns[columns.index(key)] for key in layout.build_keys)
-    for key, equal, slot in zip(keys, null_equal, filter_slots, strict=True):
-        if slot is not None:
-            ctx.slots["filter", slot].set(await ctx.stream.run(_filter, key, equal))
     if not keys:
         return await _side(ctx, layout, collected, None, None, None, None)
-    encoding, codes = await ctx.stream.run(encode_build, keys, null_equal)
+    wanted = tuple(slot is not None for slot in filter_slots)
+    filters, (encoding, codes) = await ctx.stream.run(_encoded, keys, null_equal, wanted)
+    for slot, made in zip(filter_slots, filters, strict=True):
+        if slot is not None:
+            ctx.slots["filter", slot].set(made)
     index, index_reservation = await _indexed(ctx, codes, layout)
     null_keys = await ctx.stream.run(_null_keys, keys[0]) if layout.null_aware else None
     side = await _side(ctx, layout, collected, encoding, index, null_keys, index_reservation)
@@ -106,6 +107,14 @@ async def _side(
 
 def _no_flags(rows: int, device: torch.device) -> torch.Tensor:
     return torch.zeros(rows, dtype=torch.uint8, device=device)
+
+
+def _encoded(
+    keys: tuple[Column, ...], null_equal: tuple[bool, ...], wanted: tuple[bool, ...]
+) -> tuple[list[RuntimeFilter | None], tuple[KeyEncoding, KeyCodes]]:
+    """The runtime filters that are wanted, and the keys as codes."""
+    filters = [_filter(key, equal) if asked else None for key, equal, asked in zip(keys, null_equal, wanted, strict=True)]
+    return filters, encode_build(keys, null_equal)
 
 
 def _filter(key: Column, null_equal: bool) -> RuntimeFilter | None:

@@ -63,10 +63,18 @@ class JoinProbe:
             case _:
                 assert_never(self.layout.emission)
 
-    def finish(self) -> Iterator[Batch]:
+    def finish(self) -> Iterator[Batch] | None:
         """The rows of the build side that are due at the end; then the build side is gone."""
         if self.side.matched is not None:
-            yield from self._remainder(self.side.matched.view(torch.bool))
+            return self._last(self.side.matched.view(torch.bool))
+        self._release()
+        return None
+
+    def _last(self, matched: torch.Tensor) -> Iterator[Batch]:
+        yield from self._remainder(matched)
+        self._release()
+
+    def _release(self) -> None:
         reservations = self.side.reservations
         del self.side
         for reservation in reservations:

@@ -59,14 +59,17 @@ class Breaker(Operator, Protocol):
 
 
 class Transform(Protocol):
-    """An opened streaming operator. Both methods run on worker threads; `process` on several at once."""
+    """An opened streaming operator."""
 
     def process(self, batch: Batch) -> Iterator[Batch]:
-        """An empty batch among the output means only that work may pause here."""
+        """On worker threads, several at once. An empty batch among the output means only that work may pause here."""
         ...
 
-    def finish(self) -> Iterator[Batch]:
-        """Called once, after the last batch of every worker was processed (e.g. unmatched build rows)."""
+    def finish(self) -> Iterator[Batch] | None:
+        """What is left when the last batch of every worker was processed (e.g. unmatched build rows); None: nothing.
+
+        Called once, on the loop: the work is in the iterator, which a worker pulls.
+        """
         ...
 
 

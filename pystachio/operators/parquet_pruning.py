@@ -10,10 +10,11 @@ import math
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 
 from pystachio.operators.expressions import Call, Cast, Expression, FieldReference, InList, Literal
-from pystachio.operators.parquet_statistics import ChunkStatistics
+from pystachio.operators.parquet_statistics import ChunkStatistics, IntegerRanges
 
 StatisticsOf = Callable[[int], ChunkStatistics]
 """Statistics of the field at a position."""
@@ -27,6 +28,56 @@ _MIRRORED = {
     "is_not_distinct_from": "is_not_distinct_from",
 }
 _WILDCARDS = ("%", "_", "\\")
+
+
+RangesOf = Callable[[int], IntegerRanges | None]
+"""Ranges in all row groups of the field at a position; None where they are not all integers."""
+
+
+def row_groups(
+    predicate: Expression, ranges: RangesOf, statistics: Callable[[int, int], ChunkStatistics], rows: np.ndarray
+) -> np.ndarray:
+    """bool per row group of a file: `may_be_true`, where `statistics` takes the row group and the position.
+
+    Integers are compared for all row groups at once.
+    """
+    match predicate:
+        case Call(function="and", arguments=parts):
+            return np.logical_and.reduce([row_groups(part, ranges, statistics, rows) for part in parts])
+        case Call(function="or", arguments=parts):
+            return np.logical_or.reduce([row_groups(part, ranges, statistics, rows) for part in parts])
+        case Call(function=function, arguments=(left, right)) if function in _MIRRORED:
+            if isinstance(left, Literal):
+                function, left, right = _MIRRORED[function], right, left
+            source = _source(left)
+            if source is not None and isinstance(right, Literal) and type(right.value) is int:
+                known = ranges(source[0])
+                limit = source[1](1) if known is not None else 0
+                if known is not None and known.can_be_multiplied(limit) and abs(right.value) < 2**63:
+                    within = _in_ranges(function, known.low * limit, known.high * limit, right.value)
+                    return np.asarray((known.nulls != rows) & (within | ~known.known))
+    return np.fromiter(
+        (
+            may_be_true(predicate, lambda index, group=group: statistics(group, index), int(count))  # type: ignore[misc]
+            for group, count in enumerate(rows)
+        ),
+        dtype=np.bool_,
+        count=len(rows),
+    )
+
+
+def _in_ranges(function: str, low: np.ndarray, high: np.ndarray, wanted: int) -> np.ndarray:
+    match function:
+        case "lt":
+            return low < wanted
+        case "lte":
+            return low <= wanted
+        case "gt":
+            return high > wanted
+        case "gte":
+            return high >= wanted
+        case _:
+            return (low <= wanted) & (wanted <= high)
 
 
 def may_be_true(predicate: Expression, statistics: StatisticsOf, rows: int) -> bool:

@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 import math
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
@@ -35,6 +36,36 @@ class ChunkStatistics:
     low: Any
     high: Any
     nulls: int | None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class IntegerRanges:
+    """The statistics of a column of integers in every row group: int64 and bool arrays.
+
+    `low` and `high` mean something where `known`; `nulls` is -1 where it is unknown.
+    """
+
+    low: np.ndarray
+    high: np.ndarray
+    known: np.ndarray
+    nulls: np.ndarray
+
+    @staticmethod
+    def of(statistics: Sequence[ChunkStatistics]) -> IntegerRanges | None:
+        """None when a limit is no integer of 64 bits."""
+        limits = [(0, 0) if known.low is None else (known.low, known.high) for known in statistics]
+        if not all(type(low) is int and type(high) is int and -(2**63) <= low <= high < 2**63 for low, high in limits):
+            return None
+        pairs = np.array(limits, dtype=np.int64).reshape(-1, 2)
+        known = np.array([known.low is not None for known in statistics], dtype=np.bool_)
+        nulls = np.array([-1 if known.nulls is None else known.nulls for known in statistics], dtype=np.int64)
+        return IntegerRanges(pairs[:, 0], pairs[:, 1], known, nulls)
+
+    def can_be_multiplied(self, factor: int) -> bool:
+        """Whether all limits times `factor` are integers of 64 bits."""
+        if factor == 1 or not len(self.low):
+            return True
+        return max(abs(int(self.low.min())), abs(int(self.high.max()))) * factor < 2**63
 
 
 @dataclass(frozen=True, slots=True)

@@ -134,10 +134,11 @@ class _Pipe:
             return
         self._flow = None  # and what its programs hold of joins
         if self.stage is not None and self.onward is not None:
-            transform = await self.stage.opened.wait()
-            rest = await self.onward.flow(ctx)
-            with suppress(NotWanted):  # the consumer has all it wanted
-                await self.drain(ctx, rest.push_finished(transform.finish(), self.stage.ctx))
+            left = (await self.stage.opened.wait()).finish()
+            if left is not None:
+                rest = await self.onward.flow(ctx)
+                with suppress(NotWanted):  # the consumer has all it wanted
+                    await self.drain(ctx, rest.push_finished(left, self.stage.ctx))
             await self.onward.producer_ended(ctx)
         else:
             self.channel.close()

@@ -62,5 +62,5 @@ class ProjectTransform:
             columns.append(evaluate(expression, batch, self.device))
         yield Batch(tuple(columns), batch.length, batch.ready)
 
-    def finish(self) -> Iterator[Batch]:
-        return iter(())
+    def finish(self) -> None:
+        return None

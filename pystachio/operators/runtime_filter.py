@@ -54,7 +54,8 @@ class RuntimeFilter:
             return False
         if self.table is None:
             return True
-        return bool(self.table[first - self.bounds[0] : last - self.bounds[0] + 1].any())
+        # numpy's stops at the first one, torch's does not.
+        return bool(self.table.numpy()[first - self.bounds[0] : last - self.bounds[0] + 1].view(np.bool_).any())
 
     def covering(self, bounds: Bounds | None) -> RuntimeFilter:
         """The same filter with a table over the whole range of the column it is for, where that is affordable.

@@ -8,6 +8,7 @@ units turn out to have no surviving row, the columns that are only put out are r
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Final
 
 from pystachio.operators.batch import Batch, Schema
 from pystachio.operators.chunk_cache import ChunkCache
@@ -24,6 +25,11 @@ from pystachio.operators.scan_units import plan_units, require_unchanged
 from pystachio.operators.table import Table
 from pystachio.runtime.channels import Receiver
 from pystachio.runtime.context import Context
+
+
+_UNITS_PER_WORKER: Final = 8
+_MOST_BATCHES: Final = 4
+"""Row groups are read together up to this many batches, when every worker has units enough even so."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +68,7 @@ class Scan:
         filters = [(column, value) for column, value in published if isinstance(value, RuntimeFilter)]
         require_unchanged(self.table)
         batch_rows = ctx.settings.batch_rows
-        planned = plan_units(self.table, self.columns, predicate, filters, batch_rows)
+        planned = plan_units(self.table, self.columns, predicate, filters, self._unit_rows(ctx))
         ctx.metrics.count("row groups pruned", planned.pruned_row_groups)
         ctx.metrics.count("bytes not read", planned.skipped_bytes)
         if not self.columns:
@@ -88,6 +94,12 @@ class Scan:
         await ScanRun(ctx, out, reader, planned.units).run()
         # One that is written in place meanwhile may have given rows of two versions.
         require_unchanged(self.table)
+
+    def _unit_rows(self, ctx: Context) -> int:
+        """What a unit costs on the loop is worth more than a batch where there are units enough for all workers."""
+        batch_rows = ctx.settings.batch_rows
+        share = self.table.rows // (_UNITS_PER_WORKER * ctx.settings.workers)
+        return max(batch_rows, min(_MOST_BATCHES * batch_rows, share))
 
     def _dictionaries(self) -> dict[int, SharedDictionary]:
         """The shared dictionaries of the columns that are read as codes, by position in `columns`."""

@@ -171,6 +171,11 @@ class ScanRows:
         return self.reader.batch(self.columns, piece)
 
 
+def gathered(rows: Iterable[Batch | ScanRows]) -> Iterator[Batch]:
+    """Everything as batches."""
+    return (part.batch() if isinstance(part, ScanRows) else part for part in rows)
+
+
 @dataclass(slots=True, eq=False)
 class UnitRows:
     """A unit on its way through a worker: what is decoded so far, and the pieces in which rows survive."""

@@ -6,14 +6,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
 
+import numpy as np
 import pyarrow as pa
 
 from pystachio.errors import DataError
 from pystachio.io_scheduler.core.request import Extent
 from pystachio.operators.expressions import Expression
 from pystachio.operators.parquet_footer import file_version
-from pystachio.operators.parquet_pruning import may_be_true
-from pystachio.operators.parquet_statistics import ChunkStatistics
+from pystachio.operators.parquet_pruning import row_groups
 from pystachio.operators.runtime_filter import RuntimeFilter
 from pystachio.operators.table import ParquetFile, Table
 
@@ -70,9 +70,10 @@ def plan_units(
     pruned = skipped = 0
     for file in table.files:
         file_columns = tuple(file.positions[table.schema[column].name] for column in columns)
+        matching = _may_match(file, file_columns, predicate, filters)
         for group, rows in enumerate(file.row_group_rows):
-            if rows and _may_match(file, group, file_columns, predicate, filters):
-                _append(units, Unit(file, (group,), rows, file_columns), joined_rows)
+            if rows and matching[group]:
+                _append(units, file, group, rows, file_columns, joined_rows)
             elif rows:
                 pruned += 1
                 skipped += sum(file.chunks(column)[group].length for column in file_columns)
@@ -106,35 +107,43 @@ def require_unchanged(table: Table) -> None:
             )
 
 
-def _append(units: list[Unit], unit: Unit, joined_rows: int) -> None:
+def _append(
+    units: list[Unit], file: ParquetFile, group: int, rows: int, columns: tuple[int, ...], joined_rows: int
+) -> None:
     last = units[-1] if units else None
     if (
         last is not None
-        and last.file is unit.file
-        and last.groups[-1] + 1 == unit.groups[0]
-        and last.rows + unit.rows <= joined_rows
+        and last.file is file
+        and last.groups[-1] + 1 == group
+        and last.rows + rows <= joined_rows
     ):
-        units[-1] = Unit(unit.file, last.groups + unit.groups, last.rows + unit.rows, unit.columns)
+        units[-1] = Unit(file, (*last.groups, group), last.rows + rows, columns)
     else:
-        units.append(unit)
+        units.append(Unit(file, (group,), rows, columns))
 
 
 def _may_match(
     file: ParquetFile,
-    group: int,
     columns: tuple[int, ...],
     predicate: Expression | None,
     filters: Sequence[tuple[int, RuntimeFilter]],
-) -> bool:
-    def statistics(position: int) -> ChunkStatistics:
-        return file.chunks(columns[position])[group].statistics
-
-    if predicate is not None and not may_be_true(predicate, statistics, file.row_group_rows[group]):
-        return False
+) -> np.ndarray:
+    """bool for each row group."""
+    sizes = file.row_group_sizes
+    matching = np.ones(len(sizes), dtype=np.bool_)
+    if predicate is not None:
+        matching &= row_groups(
+            predicate,
+            lambda position: file.ranges(columns[position]),
+            lambda group, position: file.chunks(columns[position])[group].statistics,
+            sizes,
+        )
     for position, runtime_filter in filters:
-        known = statistics(position)
-        if runtime_filter.empty or known.nulls == file.row_group_rows[group]:
-            return False
-        if isinstance(known.low, int) and not runtime_filter.may_match(known.low, known.high):
-            return False
-    return True
+        chunks = file.chunks(columns[position])
+        for group in np.flatnonzero(matching).tolist():
+            known = chunks[group].statistics
+            if runtime_filter.empty or known.nulls == file.row_group_rows[group]:
+                matching[group] = False
+            elif isinstance(known.low, int):
+                matching[group] = runtime_filter.may_match(known.low, known.high)
+    return matching

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
@@ -18,7 +19,7 @@ from pystachio.operators.batch import Field, Schema
 from pystachio.operators.column import Bounds, normalise_type
 from pystachio.operators.parquet_chunks import ChunkDescription, describe_chunks
 from pystachio.operators.parquet_dictionary import SharedDictionary
-from pystachio.operators.parquet_statistics import ChunkStatistics, statistics_reader
+from pystachio.operators.parquet_statistics import ChunkStatistics, IntegerRanges, statistics_reader
 
 FIRST_DATA_BYTE = 4
 """A Parquet file begins with the four bytes PAR1."""
@@ -94,6 +95,7 @@ class ParquetFile:
     fields: tuple[ParquetField, ...]
     row_group_rows: tuple[int, ...]
     _chunks: dict[int, tuple[ColumnChunk, ...]] = field(default_factory=dict, repr=False)
+    _ranges: dict[int, IntegerRanges | None] = field(default_factory=dict, repr=False)
 
     @property
     def path(self) -> str:
@@ -128,6 +130,17 @@ class ParquetFile:
             chunks = tuple(self._chunk(column, group, raw, reader.read(raw)) for group, raw in described)
             self._chunks[column] = chunks
         return chunks
+
+    def ranges(self, column: int) -> IntegerRanges | None:
+        """The statistics of a column of integers in all row groups; None for another column."""
+        if column not in self._ranges:
+            self._ranges[column] = IntegerRanges.of([chunk.statistics for chunk in self.chunks(column)])
+        return self._ranges[column]
+
+    @cached_property
+    def row_group_sizes(self) -> np.ndarray:
+        """`row_group_rows` as int64."""
+        return np.array(self.row_group_rows, dtype=np.int64)
 
     @cached_property
     def _descriptions(self) -> list[list[ChunkDescription]]:

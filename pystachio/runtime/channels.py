@@ -275,6 +275,11 @@ class Receiver(Generic[T]):
                     await channel._wait_item()
         raise StopAsyncIteration
 
+    @property
+    def has_ended(self) -> bool:
+        """There is nothing more to come."""
+        return self._channel._ended
+
     def close(self) -> None:
         """Nothing more is wanted. When every receiver is closed the channel is abandoned. May be called twice."""
         self._release_held()

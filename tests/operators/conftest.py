@@ -14,6 +14,7 @@ import torch
 from pystachio.errors import ResourceExhausted
 from pystachio.operators.arrow import batch_from_arrow, batch_to_arrow, schema_from_arrow
 from pystachio.operators.batch import Batch, Schema
+from pystachio.operators.scan_rows import ScanRows, gathered
 from pystachio.runtime.clock import SystemClock
 from pystachio.runtime.context import Context, PlanIdentity
 from pystachio.runtime.metrics import OperatorMetrics
@@ -111,8 +112,8 @@ class ListReceiver:
 class ListOutput:
     batches: list[Batch] = field(default_factory=list)
 
-    async def emit(self, produce: Callable[[], Iterable[Batch]]) -> None:
-        self.batches.extend(produce())
+    async def emit(self, produce: Callable[[], Iterable[Batch | ScanRows]]) -> None:
+        self.batches.extend(gathered(produce()))
 
     async def send(self, batch: Batch) -> None:
         self.batches.append(batch)
@@ -180,7 +181,7 @@ def _stream(transform: Any, batches: Sequence[Batch]) -> Iterator[Batch]:
     """Empty batches are pauses."""
     for batch in batches:
         yield from (out for out in transform.process(batch) if out.length)
-    yield from (out for out in transform.finish() if out.length)
+    yield from (out for out in transform.finish() or () if out.length)
 
 
 def _empty(schema: Schema, names: list[str]) -> pa.Table:

@@ -40,7 +40,7 @@ def test_small_batches_wait_for_each_other_in_order() -> None:
     inner = Recording()
     coalesced = Coalesced(inner, least_rows=10)
     out = [batch for first in range(0, 25, 4) for batch in coalesced.process(numbered(first, 4))]
-    out += list(coalesced.finish())
+    out += list(coalesced.finish() or ())
     assert inner.lengths == [12, 12, 4]
     assert numbers(out) == [*range(28), -1]
 
@@ -49,7 +49,7 @@ def test_a_large_batch_passes_at_once() -> None:
     inner = Recording()
     coalesced = Coalesced(inner, least_rows=10)
     assert numbers(list(coalesced.process(numbered(0, 50)))) == list(range(50))
-    assert numbers(list(coalesced.finish())) == [-1]
+    assert numbers(list(coalesced.finish() or ())) == [-1]
     assert inner.lengths == [50]
 
 
@@ -62,5 +62,5 @@ def test_threads_lose_and_double_nothing() -> None:
 
     with ThreadPoolExecutor(4) as pool:
         out = [batch for batches in pool.map(work, range(4)) for batch in batches]
-    out += list(coalesced.finish())
+    out += list(coalesced.finish() or ())
     assert sorted(numbers(out)) == [-1, *range(4000)]

@@ -233,7 +233,7 @@ def test_several_threads_probe_one_build(harness: Any, build: Literal["left", "r
     opened = asyncio.run(join.open(harness.context(), (harness.receiver(stored.batches),)))
     with ThreadPoolExecutor(4) as threads:
         parts = list(threads.map(lambda batch: list(opened.process(batch)), batches))
-    parts.append(list(opened.finish()))
+    parts.append(list(opened.finish() or ()))
     got = Counter(harness.rows_of([batch for part in parts for batch in part], join.schema))
     assert got == Counter(harness.rows(join))
     counts = Counter(left)

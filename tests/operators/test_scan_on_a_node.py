@@ -21,6 +21,7 @@ from pystachio.operators.batch import Batch
 from pystachio.operators.expressions import Call, FieldReference, Literal
 from pystachio.operators.parquet_footer import file_version, read_footers
 from pystachio.operators.scan import Scan
+from pystachio.operators.scan_rows import ScanRows, gathered
 from pystachio.operators.table import Table, table_of_files
 from pystachio.runtime.context import Context
 from pystachio.runtime.executor import PlanScope, TaskSpec
@@ -41,9 +42,9 @@ class WorkerOutput:
         self.batches: list[Batch] = []
         self.first = asyncio.Event()
 
-    async def emit(self, produce: Callable[[], Iterable[Batch]]) -> None:
+    async def emit(self, produce: Callable[[], Iterable[Batch | ScanRows]]) -> None:
         assert self.ctx is not None
-        self.batches.extend(await self.ctx.stream.run(lambda: list(produce())))
+        self.batches.extend(await self.ctx.stream.run(lambda: list(gathered(produce()))))
         self.first.set()
 
     async def send(self, batch: Batch) -> None:

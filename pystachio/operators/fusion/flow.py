@@ -24,6 +24,8 @@ from pystachio.runtime.context import Context
 _FEWEST_ROWS: Final = 2048
 """Writing a program takes as long as some thousand rows through the operators."""
 
+_PAUSE: Final = Batch((), 0, None)
+
 _MOST_PROGRAMS: Final = 32
 """Batches that keep looking different do not pay."""
 
@@ -74,10 +76,9 @@ class Flow:
             batch = measured(batch)
             segment = self._segment(stage, batch.columns, batch.length, None)
         if segment is not None:
-            run = segment.run(batch.columns, batch.length, 0, None)
-            self._count(run, stage, segment.stages, 0, batch.length)
-            for made in run.batches:
-                yield from self._from(stage + segment.stages, made)
+            for run in segment.run(batch.columns, batch.length, 0, None):
+                self._count(run, stage, segment.stages, 0, run.rows)
+                yield from self._onward(run, stage + segment.stages)
             return
         transform, ctx = self.chain[stage]
         ctx.metrics.add_batch(rows_in=batch.length, batches=0)
@@ -95,18 +96,22 @@ class Flow:
             return
         piece = rows.piece
         chosen = None if piece.survivors is None else piece.survivors.to(torch.int32)
-        run = segment.run(rows.by_position, piece.stop - piece.start, piece.start, chosen)
-        boundary = 0
-        left = run.rows
-        for use in segment.tested:
-            seen, left = left, run.counters[2 * boundary]
-            if use is not None:
-                use.count(seen, left)
-            boundary += 1
-        producer.metrics.add_batch(rows_out=left, seconds=sum(map(run.seconds_of, range(boundary))))
-        self._count(run, 0, segment.stages, boundary, left)
-        for made in run.batches:
-            yield from self._from(segment.stages, made)
+        for run in segment.run(rows.by_position, piece.stop - piece.start, piece.start, chosen):
+            left = run.rows
+            for boundary, use in enumerate(segment.tested):
+                seen, left = left, run.counters[2 * boundary]
+                if use is not None:
+                    use.count(seen, left)
+            tests = len(segment.tested)
+            producer.metrics.add_batch(rows_out=left, seconds=sum(map(run.seconds_of, range(tests))))
+            self._count(run, 0, segment.stages, tests, left)
+            yield from self._onward(run, segment.stages)
+
+    def _onward(self, run: SegmentRun, stage: int) -> Iterator[Batch]:
+        if run.batch is None:
+            yield _PAUSE
+        else:
+            yield from self._from(stage, run.batch)
 
     def _count(self, run: SegmentRun, stage: int, stages: int, boundary: int, rows: int) -> None:
         for _, ctx in self.chain[stage : stage + stages]:

@@ -1,4 +1,4 @@
-"""A join probe as instructions, where a streamed row matches at most one stored row or only whether it matches counts."""
+"""A join probe as instructions."""
 
 from __future__ import annotations
 
@@ -17,17 +17,20 @@ from pystachio.operators.kernels.hash_table import HashTable
 from pystachio.operators.kernels.key_parts import CodePart, KeyPart, NullPart, RangePart, RawForm, RawPart
 from pystachio.operators.kernels.keys import KeyEncoding
 from pystachio.operators.kernels.program import Operation, Register, kind_of
-from pystachio.operators.kernels.row_index import Members, UniqueIndex
+from pystachio.operators.kernels.row_index import Members, RangeIndex, UniqueIndex
 from pystachio.operators.kernels.strings import translate
 
 _HIGHEST = 2**63 - 1
+
+_MOST_PAIRS = 1 << 22
+"""Of the rows of one vector: what a job does between two chances to cancel it."""
 
 
 def probe(trace: Trace, join: JoinProbe, fields: Sequence[Symbol | None]) -> list[Symbol | None]:
     """The join's output columns. NotTraceable where a row may have several matches."""
     layout, side = join.layout, join.side
-    if layout.null_aware or side.encoding is None or not isinstance(side.index, UniqueIndex | Members):
-        raise NotTraceable("a join without an index of single rows")
+    if layout.null_aware or side.encoding is None or side.index is None:
+        raise NotTraceable("a join without keys, or one that knows NULL")
     emission = layout.emission
     drops = emission in (Emission.PAIRS, Emission.MATCHED, Emission.NOTHING)
     keys = [fields[key] for key in layout.probe_keys]
@@ -40,8 +43,15 @@ def probe(trace: Trace, join: JoinProbe, fields: Sequence[Symbol | None]) -> lis
         return _emitted(trace, join, fields, matched, None)
     if side.rows.length == 0:
         raise NotTraceable("a join with nothing")
-    found = _find(trace, side.index, code, present, side.encoding.span)
-    matched = trace.assembler.compute(Operation.RANGE, found, x=1, y=_HIGHEST, is_mask=True)
+    matched: Register | bool = True
+    if isinstance(side.index, RangeIndex):
+        if not drops and (emission is not Emission.PAIRS_AND_UNMATCHED or layout.residual is not None):
+            raise NotTraceable("several matches where one counts")
+        found = _expand(trace, side.index, code, present, side.encoding.span, everything=not drops)
+    else:
+        found = _find(trace, side.index, code, present, side.encoding.span)
+    if not drops or not isinstance(side.index, RangeIndex):
+        matched = trace.assembler.compute(Operation.RANGE, found, x=1, y=_HIGHEST, is_mask=True)
     if drops:
         trace.filter(matched)
         matched = True
@@ -206,6 +216,37 @@ def _find(
     safe = _addressable(trace, table, code, present, span)
     number = trace.assembler.table(table.values)
     return trace.assembler.compute(Operation.GATHER, safe, number, kind=kind_of(table.values.dtype))
+
+
+def _expand(
+    trace: Trace, index: RangeIndex, code: Register, present: Register | bool, span: int | None, *, everything: bool
+) -> Register:
+    """1 + the position of each row with the key; with `everything` 0 for a key without one."""
+    assembler = trace.assembler
+    nowhere = index.offsets.shape[0] - 2
+    if isinstance(index.groups, HashTable):
+        group = _hash_find(trace, index.groups, code)
+        if present is not True:
+            group = assembler.compute(Operation.CHOOSE, trace.mask(present), group, trace.constant(nowhere))
+    else:
+        assert span is not None
+        absent = nowhere if index.groups is None else span
+        group = code
+        if present is not True:
+            group = assembler.compute(Operation.CHOOSE, trace.mask(present), code, trace.constant(absent))
+        if index.groups is not None:
+            table = index.groups.values
+            group = assembler.compute(Operation.GATHER, group, assembler.table(table), kind=kind_of(table.dtype))
+    most = int((index.offsets[1:] - index.offsets[:-1]).max())
+    assembler.step = max(1, min(assembler.step, _MOST_PAIRS // max(1, most)))
+    order = -1 if index.order is None else assembler.table(index.order)
+    return assembler.compute(
+        Operation.EXPAND_ALL if everything else Operation.EXPAND,
+        group,
+        assembler.table(index.offsets),
+        order,
+        kind=kind_of(index.offsets.dtype),
+    )
 
 
 def _is_member(

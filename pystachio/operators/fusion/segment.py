@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -49,25 +49,30 @@ class Segment:
         """Sums of more could overflow."""
         return LARGEST_SUM // self.folded.largest if self.folded is not None else LARGEST_SUM
 
-    def run(self, columns: Sequence[Column | None], count: int, start: int, rows: torch.Tensor | None) -> SegmentRun:
+    def run(
+        self, columns: Sequence[Column | None], count: int, start: int, rows: torch.Tensor | None
+    ) -> Iterator[SegmentRun]:
         """The rows [start, start + count) of the columns, or of those `rows` (int32 positions from `start`)."""
-        began = time.perf_counter()
         addresses = [_address(columns[part.position], part.part, start) for part in self.inputs]
         size = count if rows is None else rows.shape[0]
-        batches: list[Batch] = []
-        if self.folded is not None:
-            states, full = self.folded.take(size)
-            reached, counters = self.program.run(addresses, size, rows=rows, states=states.states)
-            states.rows += reached
-            self.folded.give_back(states)
-            if full is not None:
-                batches.append(full)
-        else:
-            outputs = [torch.empty(size, dtype=dtype) for dtype in self.program.outputs]
-            reached, counters = self.program.run(addresses, size, rows=rows, outputs=outputs)
-            if reached:
-                batches.append(self._batch(columns, start, count, rows, outputs, reached))
-        return SegmentRun(batches, size, counters, time.perf_counter() - began)
+        begin, capacity = 0, size
+        while begin < size:
+            began = time.perf_counter()
+            batch: Batch | None = None
+            if self.folded is not None:
+                states, batch = self.folded.take(size)
+                run = self.program.run(addresses, begin, size, rows=rows, states=states.states)
+                states.rows += run.put
+                self.folded.give_back(states)
+            else:
+                outputs = [torch.empty(capacity, dtype=dtype) for dtype in self.program.outputs]
+                run = self.program.run(addresses, begin, size, rows=rows, outputs=outputs, capacity=capacity)
+                if run.put:
+                    batch = self._batch(columns, start, count, rows, outputs, run.put)
+                elif run.begin == begin:
+                    capacity *= 4
+            yield SegmentRun(batch, run.begin - begin, run.counters, time.perf_counter() - began)
+            begin = run.begin
 
     def _batch(
         self,
@@ -79,8 +84,9 @@ class Segment:
         reached: int,
     ) -> Batch:
         # What is kept must not keep a much larger buffer.
-        exact = 4 * reached < 3 * (count if rows is None else rows.shape[0])
-        outputs = [output[:reached].clone() if exact else output[:reached] for output in outputs]
+        outputs = [
+            output[:reached].clone() if 4 * reached < 3 * output.shape[0] else output[:reached] for output in outputs
+        ]
         made: dict[int, Column] = {}
         for output in self.columns:
             if id(output) not in made:
@@ -90,9 +96,9 @@ class Segment:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SegmentRun:
-    """What a run gave, how many rows it was given, and its counters (rows and ticks per boundary)."""
+    """What a run gave, how many rows it took, and its counters (rows and ticks per boundary)."""
 
-    batches: list[Batch]
+    batch: Batch | None
     rows: int
     counters: list[int]
     seconds: float

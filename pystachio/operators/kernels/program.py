@@ -11,7 +11,7 @@ import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import IntEnum, auto
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 import torch
@@ -24,6 +24,9 @@ WAYS: Final = 4
 """States of at most so many slots have so many copies; as in program.h."""
 
 _MOST_REGISTERS: Final = 64
+_MOST_BOUNDARIES: Final = 64
+_MOST_EXPANDED: Final = 1 << 22
+"""Rows that expansions may make in one run, about, so that a plan can be cancelled."""
 _ALIGNMENT: Final = 64
 
 _KINDS: Final = {
@@ -71,6 +74,8 @@ class Operation(IntEnum):
     GATHER = auto()
     GATHER_FLOAT = auto()
     HASH_FIND = auto()
+    EXPAND = auto()
+    EXPAND_ALL = auto()
     FLAG = auto()
     PUT_INPUT = auto()
     PUT_TABLE = auto()
@@ -84,6 +89,9 @@ class Operation(IntEnum):
     FOLD_MAXIMUM = auto()
     FOLD_SUM_FLOATS = auto()
     BOUNDARY = auto()
+
+
+_EXPANSIONS: Final = frozenset({Operation.EXPAND, Operation.EXPAND_ALL})
 
 
 class Comparison(IntEnum):
@@ -110,7 +118,13 @@ class _Run(ctypes.Structure):
         ("count", ctypes.c_int64),
         ("counters", ctypes.c_void_p),
         ("scratch", ctypes.c_void_p),
+        ("boundaries", ctypes.c_int64),
+        ("bank", ctypes.c_int64),
         ("registers", ctypes.c_int64),
+        ("begin", ctypes.c_int64),
+        ("step", ctypes.c_int64),
+        ("capacity", ctypes.c_int64),
+        ("most", ctypes.c_int64),
         ("put", ctypes.c_int64),
     )
 
@@ -139,7 +153,7 @@ class _Instruction:
 
 
 class TooManyRegisters(Exception):
-    """More values live at once than a program can hold."""
+    """More values live at once, or more stages, than a program can hold."""
 
 
 def kind_of(dtype: torch.dtype) -> int:
@@ -165,6 +179,8 @@ class Assembler:
         self._known: dict[tuple[object, ...], Register] = {}
         self.tables: list[torch.Tensor] = []
         self.outputs: list[torch.dtype] = []
+        self.step = VECTOR_ROWS
+        """Rows in a vector: fewer, where each may become many."""
 
     def saved(self) -> SavedAssembler:
         """The state to which `restore` goes back."""
@@ -204,7 +220,7 @@ class Assembler:
     ) -> Register:
         """The register with the result."""
         key = (operation, kind, a, b, c, x, y)
-        known = self._known.get(key)
+        known = None if operation in _EXPANSIONS else self._known.get(key)
         if known is None:
             known = self._known[key] = Register(is_mask)
             self._instructions.append(_Instruction(operation, kind, known, a, b, c, x, y))
@@ -231,14 +247,14 @@ class Assembler:
         places: dict[Register, int] = {}
         free: dict[bool, list[int]] = {False: [], True: []}
         used = {False: 0, True: 0}
+        expansions = 0
         code = np.zeros(len(self._instructions), dtype=_INSTRUCTION)
         for at, step in enumerate(self._instructions):
             x, y = step.x, step.y
-            if step.operation is Operation.FILTER:
-                x, y = (
-                    sum(1 << place for register, place in places.items() if register.is_mask is is_mask and last[register] > at)
-                    for is_mask in (False, True)
-                )
+            if step.operation is Operation.FILTER or step.operation in _EXPANSIONS:
+                staying = [(register.is_mask, place) for register, place in places.items() if last[register] > at]
+                x, y = (sum(1 << place for is_mask, place in staying if is_mask is wanted) for wanted in (False, True))
+                expansions += step.operation is not Operation.FILTER
             out = step.out
             if isinstance(out, Register):
                 if not free[out.is_mask]:
@@ -259,7 +275,11 @@ class Assembler:
                     places[out] = out_place
                 else:
                     free[out.is_mask].append(out_place)
-        return Program(code, tuple(self.tables), tuple(self.outputs), used[False], used[True], boundaries)
+        if boundaries > _MOST_BOUNDARIES:
+            raise TooManyRegisters
+        return Program(
+            code, tuple(self.tables), tuple(self.outputs), used[False], used[True], boundaries, expansions, self.step
+        )
 
 
 def _signed(value: int) -> int:
@@ -281,6 +301,14 @@ class _Scratch(threading.local):
 _scratch = _Scratch()
 
 
+class ProgramRun(NamedTuple):
+    """How many rows reached the end, where the next run begins, and the counters: rows and ticks of each boundary."""
+
+    put: int
+    begin: int
+    counters: list[int]
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Program:
     """Ready to run, by several threads at once; it holds the tables."""
@@ -291,22 +319,27 @@ class Program:
     registers: int
     masks: int
     boundaries: int
+    expansions: int
+    step: int
 
     def run(
         self,
         inputs: Sequence[int],
+        begin: int,
         count: int,
         *,
         rows: torch.Tensor | None = None,
         outputs: Sequence[torch.Tensor] = (),
+        capacity: int = 0,
         states: Sequence[torch.Tensor] = (),
-    ) -> tuple[int, list[int]]:
-        """How many rows reached the end, and the counters: rows and ticks for each boundary.
+    ) -> ProgramRun:
+        """Process the rows [begin, count), as far as the `capacity` of the outputs allows.
 
-        `inputs` are addresses of columns, `rows` (int32) the positions in them (None: the first `count`).
+        `inputs` are addresses of columns, `rows` (int32 [count]) the positions in them (None: those themselves).
         """
         library = native.library()
         assert library is not None, "asked before the program was made"
+        bank = (self.registers * 8 + self.masks) * VECTOR_ROWS
         counters = np.zeros(max(1, 2 * self.boundaries), dtype=np.int64)
         # These are kept until the call returns.
         addresses = [
@@ -325,12 +358,18 @@ class Program:
             None if rows is None else rows.data_ptr(),
             count,
             counters.ctypes.data,
-            _scratch.pointer((self.registers * 8 + self.masks) * VECTOR_ROWS),
+            _scratch.pointer(bank * (1 + self.expansions)),
+            self.boundaries,
+            bank,
             self.registers,
+            begin,
+            self.step,
+            capacity if outputs else count * VECTOR_ROWS,
+            _MOST_EXPANDED,
             0,
         )
         library.pystachio_run_program(ctypes.byref(run))
-        return run.put, counters.tolist()
+        return ProgramRun(run.put, run.begin, counters.tolist())
 
 
 def _addresses(pointers: Sequence[int]) -> ctypes.Array[ctypes.c_void_p]:

@@ -96,13 +96,85 @@ PS_INLINE void filter(const ps_instruction *now, vector *v, int32_t *restrict ch
     }                                                                                                                  \
     break;
 
-/* One vector through the whole program; the number of rows that reach its end. */
-PS_INLINE int32_t run_vector(const ps_run *run, vector v, int32_t *chosen, int64_t *last) {
-    int64_t *registers = run->scratch;
+typedef struct {
+    int64_t last;     /* when the last boundary was */
+    int64_t expanded; /* rows that expansions made */
+    int32_t full;     /* the outputs have no room for the vector */
+} progress;
+
+static void run_from(ps_run *run, const ps_instruction *now, vector v, int32_t *chosen, int32_t bank,
+                     progress *done);
+
+/* Pairs of rows of the vector and what they match, by the thousand through the rest of the program. */
+PS_INLINE void expand(ps_run *run, const ps_instruction *now, vector v, int32_t bank, progress *done) {
+    int64_t *registers = (int64_t *)((char *)run->scratch + bank * run->bank);
+    int64_t *next = (int64_t *)((char *)run->scratch + (bank + 1) * run->bank);
+    const int64_t *groups = registers + (ptrdiff_t)now->a * PS_VECTOR;
+    int64_t *found = next + (ptrdiff_t)now->out * PS_VECTOR;
+    const void *offsets = run->tables[now->b], *order = now->c < 0 ? NULL : run->tables[now->c];
+    int32_t narrow = now->kind == PS_INT32, all = now->operation == PS_EXPAND_ALL;
+    uint16_t of[PS_VECTOR];
+    int32_t chosen[PS_VECTOR];
+    int32_t n = 0;
+    for (int32_t row = 0; row <= v.n && !done->full; row++) {
+        int64_t at = 0, stop = 0;
+        int32_t lacks = 0;
+        if (row < v.n) {
+            int64_t group = groups[row];
+            at = narrow ? ((const int32_t *)offsets)[group] : ((const int64_t *)offsets)[group];
+            stop = narrow ? ((const int32_t *)offsets)[group + 1] : ((const int64_t *)offsets)[group + 1];
+            lacks = all && at == stop;
+        }
+        do {
+            if (n == PS_VECTOR || (row == v.n && n > 0)) {
+                for (uint64_t stay = (uint64_t)now->x; stay; stay &= stay - 1) {
+                    ptrdiff_t place = (ptrdiff_t)__builtin_ctzll(stay) * PS_VECTOR;
+                    const int64_t *restrict from = registers + place;
+                    int64_t *restrict to = next + place;
+                    EACH(to[i] = from[of[i]];)
+                }
+                for (uint64_t stay = (uint64_t)now->y; stay; stay &= stay - 1) {
+                    ptrdiff_t place = (run->registers * 8 + (ptrdiff_t)__builtin_ctzll(stay)) * PS_VECTOR;
+                    const uint8_t *restrict from = (uint8_t *)registers + place;
+                    uint8_t *restrict to = (uint8_t *)next + place;
+                    EACH(to[i] = from[of[i]];)
+                }
+                if (v.whole)
+                    EACH(chosen[i] = (int32_t)v.base + of[i];)
+                else
+                    EACH(chosen[i] = v.rows[of[i]];)
+                vector pairs = {0, n, 0, chosen};
+                done->expanded += n;
+                run_from(run, now + 1, pairs, chosen, bank + 1, done);
+                n = 0;
+                if (done->full) return;
+            }
+            if (lacks) {
+                of[n] = (uint16_t)row;
+                found[n++] = 0;
+            }
+            for (; at < stop && n < PS_VECTOR; at++) {
+                of[n] = (uint16_t)row;
+                found[n++] = 1 + (order == NULL ? at
+                                  : narrow      ? ((const int32_t *)order)[at]
+                                                : ((const int64_t *)order)[at]);
+            }
+        } while (at < stop);
+    }
+}
+
+/* A vector through the rest of the program. */
+PS_CLONES static void run_from(ps_run *run, const ps_instruction *now, vector v, int32_t *chosen, int32_t bank,
+                               progress *done) {
+    int64_t *registers = (int64_t *)((char *)run->scratch + bank * run->bank);
     uint8_t *masks = (uint8_t *)(registers + run->registers * PS_VECTOR);
     const ps_instruction *end = run->code + run->length;
-    for (const ps_instruction *now = run->code; now < end; now++) {
+    for (; now < end; now++) {
         int32_t n = v.n;
+        if (now->operation >= PS_PUT_INPUT && now->operation <= PS_PUT_ROW && run->put + n > run->capacity) {
+            done->full = 1;
+            return;
+        }
         switch (now->operation) {
         case PS_LOAD_INTEGER: load_integer(v, run->inputs[now->a], now->kind, INTEGERS(now->out)); break;
         case PS_LOAD_FLOAT: load_float(v, run->inputs[now->a], now->kind, FLOATS(now->out)); break;
@@ -127,9 +199,9 @@ PS_INLINE int32_t run_vector(const ps_run *run, vector v, int32_t *chosen, int64
             int32_t left = count_kept(n, MASK(now->a));
             if (left == 0) {
                 int64_t time = ticks();
-                run->counters[2 * now->out + 1] += time - *last;
-                *last = time;
-                return 0;
+                run->counters[2 * now->out + 1] += time - done->last;
+                done->last = time;
+                return;
             }
             if (left < n) filter(now, &v, chosen, registers, masks, left);
         } break;
@@ -172,6 +244,8 @@ PS_INLINE int32_t run_vector(const ps_run *run, vector v, int32_t *chosen, int64
             hash_find(n, INTEGERS(now->a), run->tables[now->b], run->tables[now->c], now->kind, now->x, now->y,
                       INTEGERS(now->out));
             break;
+        case PS_EXPAND:
+        case PS_EXPAND_ALL: expand(run, now, v, bank, done); return;
         case PS_FLAG: {
             uint8_t *flags = (uint8_t *)run->tables[now->b] + now->x;
             const int64_t *a = INTEGERS(now->a);
@@ -201,23 +275,31 @@ PS_INLINE int32_t run_vector(const ps_run *run, vector v, int32_t *chosen, int64
         case PS_BOUNDARY: {
             int64_t time = ticks();
             run->counters[2 * now->out] += n;
-            run->counters[2 * now->out + 1] += time - *last;
-            *last = time;
+            run->counters[2 * now->out + 1] += time - done->last;
+            done->last = time;
         } break;
         default: break;
         }
     }
-    return v.n;
+    run->put += v.n;
 }
 
-PS_CLONES void pystachio_run_program(ps_run *run) {
+void pystachio_run_program(ps_run *run) {
     int32_t chosen[PS_VECTOR];
-    int64_t last = ticks();
+    int64_t counters[2 * PS_MOST_BOUNDARIES];
+    progress done = {ticks(), 0, 0};
     run->put = 0;
-    for (int64_t start = 0; start < run->count; start += PS_VECTOR) {
-        int64_t rest = run->count - start;
-        vector v = {start, (int32_t)(rest < PS_VECTOR ? rest : PS_VECTOR), run->rows == NULL, chosen};
-        if (run->rows != NULL) memcpy(chosen, run->rows + start, (size_t)v.n * sizeof *chosen);
-        run->put += run_vector(run, v, chosen, &last);
+    while (run->begin < run->count && done.expanded <= run->most) {
+        int64_t rest = run->count - run->begin, put = run->put;
+        vector v = {run->begin, (int32_t)(rest < run->step ? rest : run->step), run->rows == NULL, chosen};
+        if (run->rows != NULL) memcpy(chosen, run->rows + run->begin, (size_t)v.n * sizeof *chosen);
+        memcpy(counters, run->counters, (size_t)run->boundaries * 2 * sizeof *counters);
+        run_from(run, run->code, v, chosen, 0, &done);
+        if (done.full) {
+            run->put = put;
+            memcpy(run->counters, counters, (size_t)run->boundaries * 2 * sizeof *counters);
+            return;
+        }
+        run->begin += v.n;
     }
 }

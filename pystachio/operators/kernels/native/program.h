@@ -48,6 +48,9 @@ enum ps_operation {
     PS_GATHER,      /* out = table[b][a + x], integers of `kind` */
     PS_GATHER_FLOAT,
     PS_HASH_FIND, /* out = the value of key a: table b has x (a power of two) keys, c values of `kind`; y: no key */
+    PS_EXPAND,      /* each row once for every p in [table[b][a], table[b][a + 1]), integers of `kind`; out = 1 + p, or
+                       1 + table[c][p] where c >= 0; x and y as in PS_FILTER */
+    PS_EXPAND_ALL,  /* the same, and rows without any p once, with out = 0 */
     PS_FLAG,          /* table[b][a + x] = 1 */
     PS_PUT_INPUT,     /* to[out] = in[a], bits of the width of `kind` */
     PS_PUT_TABLE,     /* to[out] = table[b][a + x], likewise */
@@ -80,13 +83,20 @@ typedef struct {
     const int32_t *rows;
     int64_t count;
     int64_t *counters;
-    void *scratch; /* PS_VECTOR * 8 bytes per register, then PS_VECTOR per mask, 64-byte aligned */
+    void *scratch; /* banks, each PS_VECTOR * 8 bytes per register, then PS_VECTOR per mask; 64-byte aligned */
+    int64_t boundaries;
+    int64_t bank;     /* bytes of the registers and masks; there is one bank more than expansions */
     int64_t registers;
-    int64_t put; /* set: rows that reached the end */
+    int64_t begin;    /* set: where the next run goes on; `count` when all is done */
+    int64_t step;     /* rows in a vector, at most PS_VECTOR */
+    int64_t capacity; /* of the outputs: a run ends before a vector that would exceed it... */
+    int64_t most;     /* ...and behind one that brings its expansions above this */
+    int64_t put;      /* set: rows that reached the end */
 } ps_run;
 
 #define PS_FEW_SLOTS 256
 #define PS_WAYS 4
+#define PS_MOST_BOUNDARIES 64
 
 PS_EXPORT void pystachio_run_program(ps_run *run);
 

@@ -271,14 +271,28 @@ PS_INLINE void put_row(vector v, int32_t *restrict to) {
             }                                                                                                          \
     }
 
+/* With so few slots one pass over the vector for each, without a store per row, is faster. */
+#define TINY_SLOTS 8
+#define OF_SLOTS(TERM)                                                                                                 \
+    for (int64_t slot = 0; slot < slots; slot++) {                                                                     \
+        uint64_t total = 0;                                                                                            \
+        EACH(total += codes[i] == slot ? (TERM) : 0;)                                                                  \
+        state[slot] += total;                                                                                          \
+    }
+
 PS_INLINE void fold_count(int32_t n, const int64_t *restrict codes, int64_t slots, const uint8_t *restrict mask,
-                          int64_t *restrict state) {
+                          uint64_t *restrict state) {
     if (mask == NULL && codes == NULL) {
-        state[0] += n;
+        state[0] += (uint64_t)n;
+    } else if (slots <= TINY_SLOTS && codes != NULL) {
+        if (mask == NULL)
+            OF_SLOTS((uint64_t)1)
+        else
+            OF_SLOTS((uint64_t)mask[i])
     } else if (mask == NULL) {
         FOLD(state[slot] += 1;)
     } else if (codes == NULL) {
-        int64_t total = 0;
+        uint64_t total = 0;
         EACH(total += mask[i];)
         state[0] += total;
     } else {
@@ -295,6 +309,11 @@ PS_INLINE void fold_sum(int32_t n, const int64_t *restrict codes, int64_t slots,
         else
             EACH(total += values[i] & (0 - (uint64_t)mask[i]);)
         state[0] += total;
+    } else if (slots <= TINY_SLOTS) {
+        if (mask == NULL)
+            OF_SLOTS(values[i])
+        else
+            OF_SLOTS(values[i] & (0 - (uint64_t)mask[i]))
     } else if (mask == NULL) {
         FOLD(state[slot] += values[i];)
     } else {
