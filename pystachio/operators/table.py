@@ -6,9 +6,10 @@ file's size before anything trusts it.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -94,6 +95,8 @@ class ParquetFile:
     fields: tuple[ParquetField, ...]
     row_group_rows: tuple[int, ...]
     _chunks: dict[int, tuple[ColumnChunk, ...]] = field(default_factory=dict, repr=False)
+    derived: dict[Hashable, Any] = field(default_factory=dict, repr=False)
+    """What readers of the file have found out about it."""
 
     @property
     def path(self) -> str:

@@ -104,6 +104,9 @@ PS_EXPORT int32_t pystachio_survey(const ps_chunk *chunk, ps_survey_result *resu
 
 PS_EXPORT int32_t pystachio_decode_fixed(const ps_chunk *chunk, ps_fixed *out);
 
+/* `count` chunks, one behind the other; `done` says how many went well. */
+PS_EXPORT int32_t pystachio_decode_fixed_all(const ps_chunk *chunks, int64_t count, ps_fixed *out, int64_t *done);
+
 PS_EXPORT int32_t pystachio_decode_strings(const ps_chunk *chunk, ps_strings *out);
 
 /* Only the dictionary: `offsets` and `data`, from 0 on, and `entries`. */
