@@ -7,6 +7,7 @@ which also has the last word on values that do not fit their type.
 from __future__ import annotations
 
 import ctypes
+import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
@@ -28,7 +29,6 @@ from pystachio.operators.kernels.native import (
     Strings,
     Survey,
 )
-from pystachio.operators.kernels.selection import concat
 from pystachio.operators.narrowing import narrowest_dtype
 from pystachio.operators.parquet_dictionary import SharedDictionary
 from pystachio.operators.parquet_storage import Storage, storage_of
@@ -47,14 +47,27 @@ class Source(Protocol):
     def view(self, offset: int, length: int) -> memoryview: ...
 
 
-@dataclass(slots=True, eq=False)
-class _Part:
-    """The first `rows` rows of a row group's chunk, ready to be decoded; `held` keeps its bytes."""
+_CHUNK = struct.Struct("=qqqqiiii")
+"""The fields of `Chunk`."""
 
-    group: int
-    rows: int
-    chunk: Chunk
-    held: np.ndarray[tuple[int], np.dtype[np.uint8]]
+_CODECS = (0, 1)
+"""None and Snappy."""
+
+_ARRAYS = {count: Chunk * count for count in range(1, 9)}
+"""Types of arrays: to make one takes longer than to decode a chunk."""
+
+
+@dataclass(slots=True, eq=False)
+class _Parts:
+    """The first rows of some row groups' chunks, ready to be decoded: `rows` of each; `held` keeps the bytes."""
+
+    groups: list[int]
+    rows: list[int]
+    chunks: ctypes.Array[Chunk]
+    held: list[object]
+
+    def __len__(self) -> int:
+        return len(self.groups)
 
 
 class NativeDecoder:
@@ -83,30 +96,39 @@ class NativeDecoder:
                 hint="write the file with smaller row groups",
             ) from error
 
-    def _parts(self, column: int, storage: Storage, rows: int) -> list[_Part]:
-        parts: list[_Part] = []
+    def _parts(self, column: int, storage: Storage, rows: int) -> _Parts:
+        groups = []
+        wanted = []
         for group in self._groups:
-            wanted = min(rows - sum(part.rows for part in parts), self._file.row_group_rows[group])
-            if not wanted:
-                continue
-            chunk = self._file.chunks(column)[group]
-            held = np.frombuffer(self._source.view(chunk.offset, chunk.length), np.uint8)
-            described = Chunk(
-                _address(held),
+            if rows:
+                groups.append(group)
+                wanted.append(min(rows, self._file.row_group_rows[group]))
+                rows -= wanted[-1]
+        parts = _Parts(groups, wanted, (_ARRAYS.get(len(groups)) or Chunk * len(groups))(), [])
+        described = self._file.chunks(column)
+        place = 0
+        for group, taken in zip(groups, wanted, strict=True):
+            chunk = described[group]
+            if chunk.codec not in _CODECS:
+                raise NotHandled
+            address, held = _pinned(self._source.view(chunk.offset, chunk.length))
+            parts.held.append(held)
+            _CHUNK.pack_into(
+                parts.chunks,
+                place,
+                address,
                 chunk.length,
                 chunk.values,
-                wanted,
+                taken,
                 storage.physical_type,
                 storage.type_length,
                 chunk.codec,
                 storage.optional,
             )
-            parts.append(_Part(group, wanted, described, held))
+            place += _CHUNK.size
         return parts
 
-    def _numbers(
-        self, column: int, storage: Storage, parts: Sequence[_Part], wanted: Bounds | None, rows: int
-    ) -> FixedColumn:
+    def _numbers(self, column: int, storage: Storage, parts: _Parts, wanted: Bounds | None, rows: int) -> FixedColumn:
         narrow = _width(storage, wanted)
         found = self._fixed(column, storage, parts, narrow, rows)
         if found is None and narrow < storage.width:  # a footer that promises a smaller range than the file has
@@ -115,19 +137,18 @@ class NativeDecoder:
             raise NotHandled
         return found
 
-    def _fixed(
-        self, column: int, storage: Storage, parts: Sequence[_Part], width: int, rows: int
-    ) -> FixedColumn | None:
+    def _fixed(self, column: int, storage: Storage, parts: _Parts, width: int, rows: int) -> FixedColumn | None:
         """None when a value does not fit the width."""
         values = _empty(rows, _dtype(storage, width))
         validity = _empty(rows, torch.bool) if storage.optional else None
         out = Fixed(values=values.data_ptr(), low=HIGHEST, high=LOWEST, width=width, conversion=storage.conversion)
         out.validity = None if validity is None else validity.data_ptr()
-        for part in parts:
-            status = self._library.pystachio_decode_fixed(part.chunk, out)
+        done = ctypes.c_int64()
+        status = self._library.pystachio_decode_fixed_all(parts.chunks, len(parts), out, ctypes.byref(done))
+        if status:
             if status == Status.TOO_NARROW:
                 return None
-            self._check(status, column, part, out.failure)
+            self._check(status, column, parts.groups[done.value], out.failure)
         bounds = None
         if storage.range is not None and out.low <= out.high:
             bounds = out.low, out.high
@@ -136,44 +157,36 @@ class NativeDecoder:
         return FixedColumn(self._file.fields[column].type, values, validity if out.nulls else None, bounds)
 
     def _text(
-        self, column: int, storage: Storage, parts: Sequence[_Part], dictionary: SharedDictionary | None, rows: int
+        self, column: int, storage: Storage, parts: _Parts, dictionary: SharedDictionary | None, rows: int
     ) -> Column:
-        surveys = [self._survey(column, part) for part in parts]
-        if dictionary is not None and parts:
+        surveys = [self._survey(column, parts, part) for part in range(len(parts))]
+        if dictionary is not None and surveys:
             if all(survey.plain_rows == 0 for survey in surveys):
-                coded = self._coded(column, storage, list(zip(parts, surveys, strict=True)), dictionary, rows)
+                coded = self._coded(column, storage, parts, surveys, dictionary, rows)
                 if coded is not None:
                     return coded
             elif not dictionary.overflowed:
                 raise NotHandled  # codes of plain strings are made by hashing, which pyarrow does well
-        if not parts:
-            return BytesColumn(
-                self._file.fields[column].type, torch.zeros(1, dtype=torch.int64), _empty(0, torch.uint8)
-            )
-        return concat(
-            [
-                self._looked_up(column, storage, part, survey)
-                if survey.coded_rows
-                else self._plain(column, storage, part, survey)
-                for part, survey in zip(parts, surveys, strict=True)
-            ]
-        )
+        if any(survey.coded_rows for survey in surveys):
+            return self._looked_up(column, storage, parts, surveys, rows)
+        return self._plain(column, storage, parts, surveys, rows)
 
     def _coded(
         self,
         column: int,
         storage: Storage,
-        parts: Sequence[tuple[_Part, Survey]],
+        parts: _Parts,
+        surveys: Sequence[Survey],
         dictionary: SharedDictionary,
         rows: int,
     ) -> DictionaryColumn | None:
         """Codes of the shared dictionary, translated while they are read; None when that dictionary overflows."""
         tables = []
-        for part, survey in parts:
-            place = self._file.version, part.group, column
+        for part, survey in enumerate(surveys):
+            place = self._file.version, parts.groups[part], column
             translated = dictionary.kept(place, survey.dictionary_values)
             if translated is None:
-                values = self._dictionary(column, part, survey)
+                values = self._dictionary(column, parts, part, survey)
                 translated = dictionary.translate(_small_array(values), place)
             if translated is None:
                 return None
@@ -184,77 +197,81 @@ class NativeDecoder:
         validity = _empty(rows, torch.bool) if storage.optional else None
         out = Fixed(values=codes.data_ptr(), width=width, conversion=Conversion.CODES)
         out.validity = None if validity is None else validity.data_ptr()
-        for (part, _), (table, _) in zip(parts, tables, strict=True):
+        for part, (table, _) in enumerate(tables):
             table = table.to(codes.dtype)
             out.table, out.table_length = _table_address(table), len(table)
-            self._check(self._library.pystachio_decode_fixed(part.chunk, out), column, part, out.failure)
+            status = self._library.pystachio_decode_fixed(parts.chunks[part], out)
+            self._check(status, column, parts.groups[part], out.failure)
         return DictionaryColumn(self._file.fields[column].type, codes, shared, validity if out.nulls else None)
 
-    def _survey(self, column: int, part: _Part) -> Survey:
+    def _survey(self, column: int, parts: _Parts, part: int) -> Survey:
         survey = Survey()
-        self._check(self._library.pystachio_survey(part.chunk, survey), column, part, survey.failure)
+        status = self._library.pystachio_survey(parts.chunks[part], survey)
+        self._check(status, column, parts.groups[part], survey.failure)
         return survey
 
-    def _dictionary(self, column: int, part: _Part, survey: Survey) -> BytesColumn:
-        offsets = _empty(survey.dictionary_values + 1, torch.int64)
+    def _dictionary(self, column: int, parts: _Parts, part: int, survey: Survey) -> BytesColumn:
+        offsets = _offsets(survey.dictionary_values)
         data = _empty(survey.dictionary_bytes, torch.uint8)
-        offsets[0] = 0
         out = Strings(
             offsets=offsets.data_ptr(),
             data=data.data_ptr(),
             data_capacity=len(data),
             entry_capacity=survey.dictionary_values,
         )
-        self._check(self._library.pystachio_decode_dictionary(part.chunk, out), column, part, out.failure)
+        status = self._library.pystachio_decode_dictionary(parts.chunks[part], out)
+        self._check(status, column, parts.groups[part], out.failure)
         return BytesColumn(self._file.fields[column].type, offsets, data)
 
-    def _plain(self, column: int, storage: Storage, part: _Part, survey: Survey) -> BytesColumn:
-        offsets = _empty(part.rows + 1, torch.int64)
-        data = _empty(survey.plain_bytes, torch.uint8)
-        validity = _empty(part.rows if storage.optional else 0, torch.bool)
-        offsets[0] = 0
+    def _plain(self, column: int, storage: Storage, parts: _Parts, surveys: Sequence[Survey], rows: int) -> BytesColumn:
+        offsets = _offsets(rows)
+        data = _empty(sum(survey.plain_bytes for survey in surveys), torch.uint8)
+        validity = _empty(rows if storage.optional else 0, torch.bool)
         out = Strings(
             offsets=offsets.data_ptr(), data=data.data_ptr(), data_capacity=len(data), validity=validity.data_ptr()
         )
-        self._check(self._library.pystachio_decode_strings(part.chunk, out), column, part, out.failure)
+        for part, group in enumerate(parts.groups):
+            status = self._library.pystachio_decode_strings(parts.chunks[part], out)
+            self._check(status, column, group, out.failure)
         data = data[: int(offsets[-1])]
         return BytesColumn(self._file.fields[column].type, offsets, data, validity if out.nulls else None)
 
-    def _looked_up(self, column: int, storage: Storage, part: _Part, survey: Survey) -> BytesColumn:
-        """Strings of a chunk with a dictionary, which its plain pages extend."""
-        entries = survey.dictionary_values + survey.plain_rows
-        dictionary = _empty(entries + 1, torch.int64)
-        text = _empty(survey.dictionary_bytes + survey.plain_bytes, torch.uint8)
-        codes = _empty(part.rows, torch.int32)
-        validity = _empty(part.rows if storage.optional else 0, torch.bool)
-        dictionary[0] = 0
-        out = Strings(
-            offsets=dictionary.data_ptr(),
-            data=text.data_ptr(),
-            data_capacity=len(text),
-            validity=validity.data_ptr(),
-            codes=codes.data_ptr(),
-            entry_capacity=entries,
-        )
-        self._check(self._library.pystachio_decode_strings(part.chunk, out), column, part, out.failure)
-        valid = validity if out.nulls else None
-        offsets = _empty(part.rows + 1, torch.int64)
-        offsets[0] = 0
-        where = None if valid is None else valid.data_ptr()
-        shared = codes.data_ptr(), part.rows, dictionary.data_ptr()
-        length = self._library.pystachio_text_offsets(shared[0], where, *shared[1:], offsets.data_ptr())
+    def _looked_up(
+        self, column: int, storage: Storage, parts: _Parts, surveys: Sequence[Survey], rows: int
+    ) -> BytesColumn:
+        """Strings of chunks with dictionaries, which their plain pages extend."""
+        codes = _empty(rows, torch.int32)
+        validity = _empty(rows if storage.optional else 0, torch.bool)
+        offsets = _offsets(rows)
+        out = Strings(validity=validity.data_ptr(), codes=codes.data_ptr())
+        read = []
+        length = row = 0
+        for part, (group, survey) in enumerate(zip(parts.groups, surveys, strict=True)):
+            out.entry_capacity = survey.dictionary_values + survey.plain_rows
+            entries = _offsets(out.entry_capacity)
+            text = _empty(survey.dictionary_bytes + survey.plain_bytes, torch.uint8)
+            out.offsets, out.data, out.data_capacity = entries.data_ptr(), text.data_ptr(), len(text)
+            nulls = out.nulls
+            status = self._library.pystachio_decode_strings(parts.chunks[part], out)
+            self._check(status, column, group, out.failure)
+            where = validity[row:].data_ptr() if out.nulls > nulls else None
+            shared = codes[row:].data_ptr(), parts.rows[part], entries.data_ptr()
+            length = self._library.pystachio_text_offsets(shared[0], where, *shared[1:], offsets[row:].data_ptr())
+            read.append((row, shared, entries, text))
+            row += parts.rows[part]
         data = _empty(length, torch.uint8)
-        self._library.pystachio_text_gather(
-            *shared, text.data_ptr(), len(text), offsets.data_ptr(), data.data_ptr(), length
-        )
+        for row, shared, _, text in read:
+            where = offsets[row:].data_ptr()
+            self._library.pystachio_text_gather(*shared, text.data_ptr(), len(text), where, data.data_ptr(), length)
+        valid = validity if out.nulls else None
         return BytesColumn(self._file.fields[column].type, offsets, data, valid)
 
-    def _check(self, status: int, column: int, part: _Part, failure: Failure) -> None:
+    def _check(self, status: int, column: int, group: int, failure: Failure) -> None:
         match status:
             case Status.OK:
                 return
             case Status.CORRUPT:
-                raise DataError(f"cannot decode the column: {self._file.place(part.group, column)}: {failure}")
+                raise DataError(f"cannot decode the column: {self._file.place(group, column)}: {failure}")
             case Status.NO_MEMORY:
                 raise MemoryError("no memory to decompress a page")
             case _:
@@ -285,9 +302,20 @@ def _dtype(storage: Storage, width: int) -> torch.dtype:
             return _SIGNED[width]
 
 
-def _address(array: np.ndarray[tuple[int], np.dtype[np.uint8]]) -> int:
-    address: int = array.__array_interface__["data"][0]
-    return address
+def _offsets(length: int) -> torch.Tensor:
+    """The same for offsets, the first of which is 0."""
+    offsets = _empty(length + 1, torch.int64)
+    offsets[0] = 0
+    return offsets
+
+
+def _pinned(view: memoryview) -> tuple[int, object]:
+    """The address of the bytes, and what keeps them where they are."""
+    if len(view) == 0 or view.readonly:
+        array = np.frombuffer(view, np.uint8)
+        return array.__array_interface__["data"][0], array
+    first = ctypes.c_char.from_buffer(view)
+    return ctypes.addressof(first), first
 
 
 def _table_address(table: torch.Tensor) -> int | None:

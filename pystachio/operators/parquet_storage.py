@@ -46,7 +46,15 @@ class Storage:
 
 
 def storage_of(file: ParquetFile, column: int) -> Storage | None:
-    """None for a column that the library cannot decode."""
+    """None for a column that the library cannot decode. Found out once per file: pyarrow takes its time to answer."""
+    key = Storage, column
+    if key not in file.derived:
+        file.derived[key] = _storage_of(file, column)
+    found: Storage | None = file.derived[key]
+    return found
+
+
+def _storage_of(file: ParquetFile, column: int) -> Storage | None:
     field = file.fields[column]
     if field.leaf is None:
         return None

@@ -6,9 +6,10 @@ file's size before anything trusts it.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -96,6 +97,8 @@ class ParquetFile:
     row_group_rows: tuple[int, ...]
     _chunks: dict[int, tuple[ColumnChunk, ...]] = field(default_factory=dict, repr=False)
     _ranges: dict[int, IntegerRanges | None] = field(default_factory=dict, repr=False)
+    derived: dict[Hashable, Any] = field(default_factory=dict, repr=False)
+    """What readers of the file have found out about it."""
 
     @property
     def path(self) -> str:

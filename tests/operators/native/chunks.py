@@ -78,6 +78,10 @@ def _files(folder: Path) -> Iterator[Path]:
             path = folder / f"{nulls}_{number}.parquet"
             pq.write_table(table, path, **layout)
             yield path
+    path = folder / "rising.parquet"
+    rising = pa.table({"n": pa.array([i * (i % 3 + 257) for i in range(600)], pa.int64())})
+    pq.write_table(rising, path, use_dictionary=False)
+    yield path
     connection = duckdb.connect()
     connection.register("t", every_type(600).drop_columns(["nothing", "interval", "coded", "fixed"]))
     for version in ("V1", "V2"):

@@ -280,3 +280,18 @@ def test_bounds_of_a_chunk_without_values_are_unknown(tmp_path: Path) -> None:
     assert isinstance(column, FixedColumn)
     assert column.bounds is None
     assert pc.sum(column_to_arrow(column)).as_py() is None
+
+
+@pytest.mark.parametrize("stride", [0, 1, 255, 256, 65_536, 10**12])
+@pytest.mark.parametrize("noise", [0, 3, 10**6])
+def test_rising_numbers_with_snappy(tmp_path: Path, stride: int, noise: int) -> None:
+    """Each number is a copy of the one before but for a few bytes."""
+    rng = np.random.default_rng(7)
+    steps = rng.integers(0, noise + 1, 20_000) + rng.choice([0, stride], 20_000, p=[0.1, 0.9])
+    numbers = pa.table({"n": pa.array(np.cumsum(steps) - 10**6, pa.int64())})
+    path = tmp_path / "n.parquet"
+    for use_dictionary in (False, True):
+        pq.write_table(numbers, path, use_dictionary=use_dictionary, row_group_size=15_001)
+        column, through_pyarrow = Opened(path).decode(0, [0, 1])
+        assert through_pyarrow == 0
+        assert column_to_arrow(column).equals(numbers.column(0).combine_chunks())

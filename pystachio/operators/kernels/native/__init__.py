@@ -14,7 +14,7 @@ from functools import cache
 from importlib.machinery import EXTENSION_SUFFIXES
 from pathlib import Path
 
-INTERFACE_VERSION = 3
+INTERFACE_VERSION = 5
 _NAME = "_native"
 
 LOWEST = -(2**63)
@@ -161,6 +161,8 @@ def _declare(loaded: ctypes.CDLL) -> None:
         function = getattr(loaded, f"pystachio_{name}")
         function.argtypes = (ctypes.POINTER(Chunk), ctypes.POINTER(out))
         function.restype = ctypes.c_int32
+    loaded.pystachio_decode_fixed_all.argtypes = (pointer, ctypes.c_int64, ctypes.POINTER(Fixed), ctypes.c_void_p)
+    loaded.pystachio_decode_fixed_all.restype = ctypes.c_int32
     loaded.pystachio_text_offsets.argtypes = (pointer, pointer, ctypes.c_int64, pointer, pointer)
     loaded.pystachio_text_offsets.restype = ctypes.c_int64
     gather = loaded.pystachio_text_gather

@@ -179,6 +179,15 @@ int32_t pystachio_decode_fixed(const ps_chunk *chunk, ps_fixed *out) {
     return status;
 }
 
+int32_t pystachio_decode_fixed_all(const ps_chunk *chunks, int64_t count, ps_fixed *out, int64_t *done) {
+    int32_t status = PS_OK;
+    for (*done = 0; *done < count; ++*done) {
+        status = pystachio_decode_fixed(chunks + *done, out);
+        if (status != PS_OK) break;
+    }
+    return status;
+}
+
 static int read_dictionary(ps_pages *pages, ps_strings *out) {
     ps_page page;
     int status = ps_pages_open(pages, &page, NULL, 0);

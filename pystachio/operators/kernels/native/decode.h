@@ -16,7 +16,7 @@
 #endif
 
 /* Changes with every change of a structure or function below; the loader refuses any other version. */
-#define PS_INTERFACE_VERSION 3
+#define PS_INTERFACE_VERSION 5
 
 /* What every function returns. */
 enum {
@@ -103,6 +103,9 @@ PS_EXPORT int32_t pystachio_interface_version(void);
 PS_EXPORT int32_t pystachio_survey(const ps_chunk *chunk, ps_survey_result *result);
 
 PS_EXPORT int32_t pystachio_decode_fixed(const ps_chunk *chunk, ps_fixed *out);
+
+/* `count` chunks, one behind the other; `done` says how many went well. */
+PS_EXPORT int32_t pystachio_decode_fixed_all(const ps_chunk *chunks, int64_t count, ps_fixed *out, int64_t *done);
 
 PS_EXPORT int32_t pystachio_decode_strings(const ps_chunk *chunk, ps_strings *out);
 

@@ -5,9 +5,9 @@
 
 #include "internal.h"
 
-/* An element in the fast loop is at most 64 bytes, written 16 or 8 at a time; a literal reads 64 bytes behind its
- * tag. */
-enum { OUT_MARGIN = 64 + 16, IN_MARGIN = 1 + 64 };
+/* A round of the fast loop writes a literal of at most 60 bytes or a short one and a copy of at most 64, 16 or 8 bytes
+ * at a time; a literal reads 64 bytes behind its tag. */
+enum { OUT_MARGIN = 64 + 64 + 16, IN_MARGIN = 1 + 64 + 16 };
 
 PS_INLINE void move16(uint8_t *to, const uint8_t *from) {
     uint8_t block[16]; /* through a register: the ranges may overlap */
@@ -38,43 +38,107 @@ PS_INLINE void repeat(uint8_t *out, size_t offset, size_t length) {
     for (; out < end; out += 8) memcpy(out, &(uint64_t){load64(out - offset)}, 8);
 }
 
+/* What a copy's tag says: its length, and bits 8 to 10 of its offset, which are in their place. */
+#define COPY(TAG) (((TAG)&3) == 1 ? (((TAG) >> 2 & 7) + 4) | (TAG) >> 5 << 8 : ((TAG) >> 2) + 1)
+#define COPIES_4(TAG) COPY(TAG), COPY((TAG) + 1), COPY((TAG) + 2), COPY((TAG) + 3)
+#define COPIES_16(TAG) COPIES_4(TAG), COPIES_4((TAG) + 4), COPIES_4((TAG) + 8), COPIES_4((TAG) + 12)
+#define COPIES_64(TAG) COPIES_16(TAG), COPIES_16((TAG) + 16), COPIES_16((TAG) + 32), COPIES_16((TAG) + 48)
+static const uint16_t copies[256] = {COPIES_64(0), COPIES_64(64), COPIES_64(128), COPIES_64(192)};
+
+/* Rising numbers of eight bytes are copies of the number before, with a literal between each two. The last eight bytes
+ * stay in a register: reading back what was just written in pieces would wait until it has reached the cache. Starts
+ * with a copy of `length` bytes, whose tag is behind `input`; returns the first element's place that is another. */
+PS_INLINE const uint8_t *repeat_words(const uint8_t *in, uint8_t **output, size_t length, const uint8_t *in_limit,
+                                      const uint8_t *out_limit) {
+    uint8_t *out = *output;
+    uint64_t last = load64(out - 8);
+    for (;;) {
+        memcpy(out, &last, 8);
+        memcpy(out + 8, &last, 8);
+        if (PS_UNLIKELY(length > 16))
+            for (size_t at = 16; at < length; at += 8) memcpy(out + at, &last, 8);
+        out += length;
+        last = last >> (8 * length & 63) | last << (-(8 * length) & 63);
+        if (in > in_limit || out > out_limit) break;
+        size_t tag = in[0];
+        if ((tag & 3) == 0) {
+            if (tag > 7 << 2) break;
+            uint64_t literal = load64(in + 1);
+            memcpy(out, &literal, 8);
+            length = (tag >> 2) + 1;
+            in += 1 + length;
+            out += length;
+            last = last >> 1 >> (8 * length - 1) | literal << (64 - 8 * length);
+            tag = in[0];
+        }
+        length = copies[tag] & 0xff;
+        if ((tag & 0xe3) == 1 && in[1] == 8) {
+            in += 2;
+        } else if ((tag & 3) == 2 && load16(in + 1) == 8) {
+            in += 3;
+        } else {
+            break;
+        }
+    }
+    *output = out;
+    return in;
+}
+
 /* The elements that start inside the margins; stops at a literal that is longer than 60 bytes and at an offset of 32
  * bits. Kinds, lengths and offsets of copies vary from one to the next: what depends on them has no branch that would
- * be predicted wrongly. False for a copy of what is not there. */
-static bool decompress_inside_margins(ps_bytes *input, uint8_t **output, const uint8_t *start, const uint8_t *out_end) {
+ * be predicted wrongly, and one load of eight bytes serves a short literal and the copy behind it. False for a copy of
+ * what is not there. */
+PS_INLINE bool decompress_inside(ps_bytes *input, uint8_t **output, const uint8_t *start, const uint8_t *out_end) {
     const uint8_t *in = input->at;
     uint8_t *out = *output;
     bool is_sound = true;
-    while (input->end - in >= IN_MARGIN && out_end - out >= OUT_MARGIN) {
-        uint32_t tag = in[0], kind = tag & 3;
+    if (input->end - in < IN_MARGIN || out_end - out < OUT_MARGIN) return true;
+    const uint8_t *const in_limit = input->end - IN_MARGIN, *const out_limit = out_end - OUT_MARGIN;
+    while (in <= in_limit && out <= out_limit) {
+        uint64_t bytes = load64(in);
+        size_t tag = bytes & 0xff, kind = tag & 3;
         if (kind == 0) {
             size_t length = (tag >> 2) + 1;
             if (length > 60) break;
-            move(out, in + 1, length);
             in += 1 + length;
+            if (length > 4) {
+                move(out, in - length, length);
+                out += length;
+                continue;
+            }
+            memcpy(out, &(uint64_t){bytes >> 8}, 8);
             out += length;
-            continue;
+            bytes >>= 8 + 8 * length;
+            tag = bytes & 0xff;
+            kind = tag & 3;
+            if (kind == 0) continue;
         }
-        if (kind == 3) break;
-        /* Kind 1: three bits of length above 4, eleven of offset; kind 2: six bits of length above 1, 16 of offset. */
-        uint32_t is_near = kind & 1;
-        size_t length = (tag >> 2 & (63 - 56 * is_near)) + 1 + 3 * is_near;
-        size_t offset = (load16(in + 1) & 0xffffu >> (8 * is_near)) | (tag & 0xe0 * is_near) << 3;
+        /* Kind 1 has eight bits of offset behind the tag, kind 2 sixteen, kind 3 (left to the caller) here none. */
+        size_t length = copies[tag] & 0xff;
+        size_t offset = (bytes >> 8 & (UINT64_C(0xffff00ff0000) >> (16 * kind) & 0xffff)) | (copies[tag] & 0xff00);
         if (PS_UNLIKELY(offset - 1 >= (size_t)(out - start))) {
-            is_sound = false;
+            is_sound = kind == 3;
             break;
         }
         in += 1 + kind;
-        if (PS_LIKELY(length <= offset)) {
+        if (PS_UNLIKELY(offset == 8)) {
+            in = repeat_words(in, &out, length, in_limit, out_limit);
+        } else if (PS_LIKELY(length <= offset)) {
             move(out, out - offset, length);
+            out += length;
         } else {
             repeat(out, offset, length);
+            out += length;
         }
-        out += length;
     }
     input->at = in;
     *output = out;
     return is_sound;
+}
+
+PS_CLONES static bool decompress_inside_margins(ps_bytes *input, uint8_t **output, const uint8_t *start,
+                                                const uint8_t *out_end) {
+    return decompress_inside(input, output, start, out_end);
 }
 
 /* The element behind `tag`: its length, and for a copy its offset. False when it is cut off. */
