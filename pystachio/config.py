@@ -155,7 +155,9 @@ class Settings(BaseModel):
     batch_rows: Count = Field(default=262_144, ge=1, le=1 << 30, description="rows per batch that operators aim at")
     dictionary_codes: bool = Field(default=True, description="keep strings as dictionary codes")
     direct_addressing: bool = Field(default=True, description="join and group by address where the keys' range allows")
-    fusion: bool = Field(default=True, description="run chains of operators as one compiled program where that is possible")
+    fusion: bool = Field(
+        default=True, description="run chains of operators as one compiled program where that is possible"
+    )
     join_reordering: bool = Field(default=True, description="choose the order of joins by statistics")
     tracing: bool = Field(default=True, description="remember what operators and transfers did lately, for traces")
     chunk_cache: bool = Field(default=True, description="keep decoded columns for the queries to come")

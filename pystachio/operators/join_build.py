@@ -113,7 +113,9 @@ def _encoded(
     keys: tuple[Column, ...], null_equal: tuple[bool, ...], wanted: tuple[bool, ...]
 ) -> tuple[list[RuntimeFilter | None], tuple[KeyEncoding, KeyCodes]]:
     """The runtime filters that are wanted, and the keys as codes."""
-    filters = [_filter(key, equal) if asked else None for key, equal, asked in zip(keys, null_equal, wanted, strict=True)]
+    filters = [
+        _filter(key, equal) if asked else None for key, equal, asked in zip(keys, null_equal, wanted, strict=True)
+    ]
     return filters, encode_build(keys, null_equal)
 
 

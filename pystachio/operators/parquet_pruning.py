@@ -43,9 +43,11 @@ def row_groups(
     """
     match predicate:
         case Call(function="and", arguments=parts):
-            return np.logical_and.reduce([row_groups(part, ranges, statistics, rows) for part in parts])
+            matching: np.ndarray = np.all([row_groups(part, ranges, statistics, rows) for part in parts], axis=0)
+            return matching
         case Call(function="or", arguments=parts):
-            return np.logical_or.reduce([row_groups(part, ranges, statistics, rows) for part in parts])
+            matching = np.any([row_groups(part, ranges, statistics, rows) for part in parts], axis=0)
+            return matching
         case Call(function=function, arguments=(left, right)) if function in _MIRRORED:
             if isinstance(left, Literal):
                 function, left, right = _MIRRORED[function], right, left

@@ -138,8 +138,8 @@ class RowReader:
 class ScanRows:
     """Rows of a unit before their columns are gathered, for whoever can test and gather in one go.
 
-    `columns` has all that the reader wants. `is_tested`: the rows are those of `piece`, else its survivors are yet to be
-    found.
+    `columns` has all that the reader wants. `is_tested`: the rows are those of `piece`, else its survivors are still
+    unknown.
     """
 
     reader: RowReader

@@ -111,12 +111,7 @@ def _append(
     units: list[Unit], file: ParquetFile, group: int, rows: int, columns: tuple[int, ...], joined_rows: int
 ) -> None:
     last = units[-1] if units else None
-    if (
-        last is not None
-        and last.file is file
-        and last.groups[-1] + 1 == group
-        and last.rows + rows <= joined_rows
-    ):
+    if last is not None and last.file is file and last.groups[-1] + 1 == group and last.rows + rows <= joined_rows:
         units[-1] = Unit(file, (*last.groups, group), last.rows + rows, columns)
     else:
         units.append(Unit(file, (group,), rows, columns))

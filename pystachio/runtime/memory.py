@@ -115,6 +115,10 @@ class OperatorMemory:
         self._operator = operator
         self._metrics = metrics
 
+    def budget(self, tier: Tier | None = None) -> int:
+        """Bytes of `tier` (None: where the node's operators compute), for all plans together."""
+        return self._memory.budget(tier)
+
     async def reserve(
         self, nbytes: int, *, tier: Tier | None = None, net_delta: int | None = None, transient: bool = False
     ) -> Reservation:

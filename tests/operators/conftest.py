@@ -53,8 +53,11 @@ class CountedReservation:
 
 class CountedMemory:
     def __init__(self, budget: int | None = None) -> None:
-        self.budget = budget
+        self.most = budget
         self.held = 0
+
+    def budget(self, tier: object = None) -> int:
+        return 1 << 40 if self.most is None else self.most
 
     async def reserve(self, nbytes: int, **options: object) -> CountedReservation:
         reservation = CountedReservation(self)
@@ -62,7 +65,7 @@ class CountedMemory:
         return reservation
 
     def reserve_nowait(self, nbytes: int, **options: object) -> CountedReservation | None:
-        if self.budget is not None and self.held + nbytes > self.budget:
+        if self.held + nbytes > self.budget():
             return None
         reservation = CountedReservation(self)
         reservation.nbytes = nbytes
@@ -70,8 +73,8 @@ class CountedMemory:
         return reservation
 
     def take(self, nbytes: int) -> None:
-        if self.budget is not None and self.held + nbytes > self.budget:
-            raise ResourceExhausted("too small", setting="memory", value=self.budget)
+        if self.held + nbytes > self.budget():
+            raise ResourceExhausted("too small", setting="memory", value=self.most)
         self.held += nbytes
 
 

@@ -29,6 +29,7 @@ _PAUSE: Final = Batch((), 0, None)
 _MOST_PROGRAMS: Final = 32
 """Batches that keep looking different do not pay."""
 
+
 @dataclass(frozen=True, slots=True, eq=False)
 class _Written:
     """What was made of columns of certain forms within `bounds` (by position; None where there are none)."""
@@ -132,7 +133,7 @@ class Flow:
             with self._lock:
                 found = self._find(key, columns) or self._write(key, stage, columns, length, scanned)
         segment = found.segment
-        return None if segment is None or length > segment.most_rows else segment
+        return None if segment is None or not segment.fits(columns, length) else segment
 
     def _find(self, key: tuple[object, ...], columns: Sequence[Column | None]) -> _Written | None:
         return next((written for written in self._written.get(key, ()) if written.covers(columns)), None)

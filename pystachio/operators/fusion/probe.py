@@ -39,8 +39,8 @@ def probe(trace: Trace, join: JoinProbe, fields: Sequence[Symbol | None]) -> lis
         trace.filter(present)
         present = True
     if isinstance(side.index, Members):
-        matched = _is_member(trace, side.index, code, present, side.encoding.span)
-        return _emitted(trace, join, fields, matched, None)
+        member = _is_member(trace, side.index, code, present, side.encoding.span)
+        return _emitted(trace, join, fields, member, None)
     if side.rows.length == 0:
         raise NotTraceable("a join with nothing")
     matched: Register | bool = True
@@ -117,9 +117,7 @@ def _existing(trace: Trace, matched: Register | bool, found: Register) -> Regist
     return trace.assembler.compute(Operation.CHOOSE, trace.mask(matched), found, trace.constant(1))
 
 
-def _encode(
-    trace: Trace, encoding: KeyEncoding, keys: Sequence[Symbol | None]
-) -> tuple[Register, Register | bool]:
+def _encode(trace: Trace, encoding: KeyEncoding, keys: Sequence[Symbol | None]) -> tuple[Register, Register | bool]:
     """The code of each row's key, and where it may be one of the build side's."""
     code: Register | None = None
     present: Register | bool = True
@@ -203,9 +201,7 @@ def _hash_find(trace: Trace, table: HashTable, keys: Register) -> Register:
     return trace.assembler.compute(Operation.HASH_FIND, keys, *numbers, x=size, y=table.empty, kind=kind)
 
 
-def _find(
-    trace: Trace, index: UniqueIndex, code: Register, present: Register | bool, span: int | None
-) -> Register:
+def _find(trace: Trace, index: UniqueIndex, code: Register, present: Register | bool, span: int | None) -> Register:
     """1 + the position of the row with the key, else 0."""
     table = index.table
     if isinstance(table, HashTable):
@@ -246,6 +242,7 @@ def _expand(
         assembler.table(index.offsets),
         order,
         kind=kind_of(index.offsets.dtype),
+        is_shared=False,
     )
 
 

@@ -10,7 +10,7 @@ import torch
 
 from pystachio.operators.batch import Batch
 from pystachio.operators.column import BytesColumn, Column, DictionaryColumn, FixedColumn, WideDecimalColumn
-from pystachio.operators.fusion.fold import LARGEST_SUM, FoldedGroups
+from pystachio.operators.fusion.fold import FoldedGroups
 from pystachio.operators.fusion.trace import Form, Input, Part, Symbol
 from pystachio.operators.kernels.program import Program
 from pystachio.operators.kernels.selection import slice_column, take, with_validity
@@ -44,10 +44,9 @@ class Segment:
     columns: tuple[OutputColumn, ...]
     folded: FoldedGroups | None
 
-    @property
-    def most_rows(self) -> int:
-        """Sums of more could overflow."""
-        return LARGEST_SUM // self.folded.largest if self.folded is not None else LARGEST_SUM
+    def fits(self, columns: Sequence[Column | None], rows: int) -> bool:
+        """Whether these rows can be folded, if they are."""
+        return self.folded is None or self.folded.fits(columns, rows)
 
     def run(
         self, columns: Sequence[Column | None], count: int, start: int, rows: torch.Tensor | None
@@ -60,10 +59,10 @@ class Segment:
             began = time.perf_counter()
             batch: Batch | None = None
             if self.folded is not None:
-                states, batch = self.folded.take(size)
-                run = self.program.run(addresses, begin, size, rows=rows, states=states.states)
+                states, full = self.folded.take(columns, size)
+                run = self.program.run(addresses, begin, size, rows=rows, states=states.states, changes=states.changes)
                 states.rows += run.put
-                self.folded.give_back(states)
+                batch = self.folded.give_back(states) or full
             else:
                 outputs = [torch.empty(capacity, dtype=dtype) for dtype in self.program.outputs]
                 run = self.program.run(addresses, begin, size, rows=rows, outputs=outputs, capacity=capacity)

@@ -91,9 +91,6 @@ class Operation(IntEnum):
     BOUNDARY = auto()
 
 
-_EXPANSIONS: Final = frozenset({Operation.EXPAND, Operation.EXPAND_ALL})
-
-
 class Comparison(IntEnum):
     EQUAL = 0
     NOT_EQUAL = 1
@@ -201,6 +198,11 @@ class Assembler:
         self.tables.append(values)
         return len(self.tables) - 1
 
+    @property
+    def length(self) -> int:
+        """Instructions so far."""
+        return len(self._instructions)
+
     def output(self, dtype: torch.dtype) -> int:
         """The number of a new output column."""
         self.outputs.append(dtype)
@@ -217,12 +219,15 @@ class Assembler:
         y: int = 0,
         kind: int = 0,
         is_mask: bool = False,
+        is_shared: bool = True,
     ) -> Register:
-        """The register with the result."""
+        """The register with the result; the instruction is one of its own unless it `is_shared`."""
         key = (operation, kind, a, b, c, x, y)
-        known = None if operation in _EXPANSIONS else self._known.get(key)
+        known = self._known.get(key) if is_shared else None
         if known is None:
-            known = self._known[key] = Register(is_mask)
+            known = Register(is_mask)
+            if is_shared:
+                self._known[key] = known
             self._instructions.append(_Instruction(operation, kind, known, a, b, c, x, y))
         return known
 
@@ -251,7 +256,7 @@ class Assembler:
         code = np.zeros(len(self._instructions), dtype=_INSTRUCTION)
         for at, step in enumerate(self._instructions):
             x, y = step.x, step.y
-            if step.operation is Operation.FILTER or step.operation in _EXPANSIONS:
+            if step.operation in (Operation.FILTER, Operation.EXPAND, Operation.EXPAND_ALL):
                 staying = [(register.is_mask, place) for register, place in places.items() if last[register] > at]
                 x, y = (sum(1 << place for is_mask, place in staying if is_mask is wanted) for wanted in (False, True))
                 expansions += step.operation is not Operation.FILTER
@@ -301,6 +306,14 @@ class _Scratch(threading.local):
 _scratch = _Scratch()
 
 
+class Change(NamedTuple):
+    """Another value of the `constant` ("x" or "y") of an instruction, by its number, for one run."""
+
+    instruction: int
+    constant: str
+    value: int
+
+
 class ProgramRun(NamedTuple):
     """How many rows reached the end, where the next run begins, and the counters: rows and ticks of each boundary."""
 
@@ -332,6 +345,7 @@ class Program:
         outputs: Sequence[torch.Tensor] = (),
         capacity: int = 0,
         states: Sequence[torch.Tensor] = (),
+        changes: Sequence[Change] = (),
     ) -> ProgramRun:
         """Process the rows [begin, count), as far as the `capacity` of the outputs allows.
 
@@ -339,6 +353,11 @@ class Program:
         """
         library = native.library()
         assert library is not None, "asked before the program was made"
+        code = self.code
+        if changes:
+            code = code.copy()
+            for change in changes:
+                code[change.instruction][change.constant] = change.value
         bank = (self.registers * 8 + self.masks) * VECTOR_ROWS
         counters = np.zeros(max(1, 2 * self.boundaries), dtype=np.int64)
         # These are kept until the call returns.
@@ -352,8 +371,8 @@ class Program:
             )
         ]
         run = _Run(
-            self.code.ctypes.data,
-            len(self.code),
+            code.ctypes.data,
+            len(code),
             *(ctypes.addressof(part) for part in addresses),
             None if rows is None else rows.data_ptr(),
             count,
