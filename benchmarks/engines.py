@@ -67,7 +67,7 @@ def _duckdb_parquet(folder: Path, tables: Mapping[str, Path]) -> Answer:
 
 def _duckdb_own(folder: Path, tables: Mapping[str, Path]) -> Answer:
     """DuckDB's native format, written once beside the folder."""
-    file = folder.with_suffix(".duckdb")
+    file = folder.with_name(f"{folder.name}.duckdb")
     if not file.exists():
         partial = file.with_suffix(".partial")
         partial.unlink(missing_ok=True)
