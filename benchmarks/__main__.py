@@ -42,7 +42,9 @@ ON_A_GPU = ("answers", "tpch")
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
     parser.add_argument("name", choices=(*NAMES, "all", "gpu"))
-    parser.add_argument("--scale", type=float, default=None, help="of the data, TPC-H's scale factor (default 1; 0.1 with --quick)")
+    parser.add_argument(
+        "--scale", type=float, default=None, help="of the data, TPC-H's scale factor (default 1; 0.1 with --quick)"
+    )
     parser.add_argument("--quick", action="store_true", help="a smaller run of the same code")
     parser.add_argument("--json", type=Path, default=None, help="write the figures here")
     parser.add_argument("--record", action="store_true", help="put the figures into today's page of results")

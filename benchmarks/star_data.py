@@ -112,9 +112,7 @@ def _parts(random: np.random.Generator, keys: np.ndarray) -> pa.Table:
     return pa.table(
         {
             "p_partkey": keys,
-            "p_name": [
-                f"{COLORS[a]} {COLORS[b]}" for a, b in random.integers(0, len(COLORS), (len(keys), 2)).tolist()
-            ],
+            "p_name": [f"{COLORS[a]} {COLORS[b]}" for a, b in random.integers(0, len(COLORS), (len(keys), 2)).tolist()],
             "p_mfgr": [f"MFGR#{a}" for a in makers],
             "p_category": [f"MFGR#{a}{b}" for a, b in zip(makers, categories)],
             "p_brand1": [f"MFGR#{a}{b}{c}" for a, b, c in zip(makers, categories, brands)],

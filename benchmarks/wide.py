@@ -24,9 +24,7 @@ def _top(columns: str, where: str = "", aggregates: str = "count(*) as c", group
     keys = group or columns
     ties = ", ".join(key.rsplit(" as ", 1)[-1].strip() for key in columns.split(","))
     condition = f" where {where}" if where else ""
-    return (
-        f"select {columns}, {aggregates} from hits{condition} group by {keys} order by {order} desc, {ties} limit 10"
-    )
+    return f"select {columns}, {aggregates} from hits{condition} group by {keys} order by {order} desc, {ties} limit 10"
 
 
 _COUNTER = "(select counterid from hits group by counterid order by count(*) desc, counterid limit 1)"
