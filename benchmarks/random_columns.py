@@ -19,7 +19,8 @@ ROWS_PER_GROUP = 250_000
 def skewed(random: np.random.Generator, choices: int, rows: int, exponent: float = 1.0) -> Numbers:
     """Choices from 0 on, the n-th of them drawn with a probability proportional to n ** -exponent."""
     weights = np.cumsum(np.arange(1, choices + 1, dtype=np.float64) ** -exponent)
-    return np.searchsorted(weights, random.random(rows) * weights[-1]).clip(0, choices - 1)
+    found: Numbers = np.searchsorted(weights, random.random(rows) * weights[-1])
+    return np.minimum(found, choices - 1)
 
 
 def shuffled_skew(random: np.random.Generator, choices: int, rows: int, exponent: float = 1.0) -> Numbers:
