@@ -70,7 +70,7 @@ def _run(quick: bool) -> Report:
     return Report(
         figures,
         table(head, rows_),
-        _notes(),
+        notes(),
         partial(chart.bars, title=title, labels=list(widths), series=shares, unit="share", line=1.0),
     )
 
@@ -92,7 +92,8 @@ def _cases(rows: int) -> dict[str, tuple[float, dict[str, Run]]]:
     return found | larger(rows, random)
 
 
-def _notes() -> list[str]:
+def notes() -> list[str]:
+    """What is not measured, and why."""
     without = sorted(name for name in vars(Primitives) if not name.startswith("_") and name not in PRIMITIVES)
     notes = [f"primitives without a case: {', '.join(without)}"] if without else []
     if native.library() is None:
