@@ -1,4 +1,4 @@
-"""The benchmarks beside DuckDB at a tiny scale: every statement is answered rightly; what is not stands in the table."""
+"""The benchmarks beside DuckDB at a tiny scale: statements are answered rightly, and what is not is in the table."""
 
 from __future__ import annotations
 
