@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-COLORS = ("#1b6ca8", "#8fb8de", "#d9822b", "#f3c178", "#5a9e6f", "#999999", "#b04a5a", "#6b5b95")
+COLORS = ("#1b6ca8", "#8fb8de", "#d9822b", "#f3c178", "#5a9e6f", "#999999", "#b04a5a", "#6b5b95", "#e3e3e3", "#333333")
 
 
 def bars(

@@ -1,6 +1,6 @@
 """Where the time of five TPC-H queries goes: planning, scheduling, decoding, kernels, Python between them, waiting.
 
-A thread of its own looks at the stacks of all others a thousand times a second and says by the innermost file of
+A thread of its own looks at the stacks of all others five hundred times a second and says by the innermost file of
 ours what each is about; the processor time of each thread (by its clock) is shared out accordingly. What workers do
 not compute they wait: for a core, as the kernel counts it, or for anything else, be it jobs or the interpreter's lock.
 The price of looking is measured: the same queries run without it.
@@ -36,7 +36,8 @@ KINDS = (
     "waiting for a core",
     "waiting",
 )
-INTERVAL = 0.001
+INTERVAL = 0.002
+ROUNDS = 4
 
 _WORKER = "pystachio-worker"
 _ROOT = str(Path(pystachio.__file__).parent) + "/"
@@ -114,34 +115,43 @@ def _profile(session: pystachio.Session, sql: str, seconds: float) -> Profile:
     for _ in range(2):
         session.sql(sql).to_arrow()
     verdict = session.sql(sql).explain(analyze=True).rstrip().splitlines()[-1]
-    plain = _runs(session, sql, seconds)
-    sampler = _Sampler()
-    before, delayed, process = _clocks(), _delays(), time.process_time()
-    walls = _runs(session, sql, seconds)
-    after, delayed, process = _clocks(), _delays() - delayed, time.process_time() - process
-    sampler.stop()
     spent = dict.fromkeys(KINDS, 0.0)
-    seen = 0.0
+    plain: list[float] = []
+    walls: list[float] = []
+    rounds = 0
+    for _ in range(ROUNDS):
+        plain += _runs(session, sql, seconds / ROUNDS)
+        sampler = _Sampler()
+        before, process = _Clocks(), time.process_time()
+        looked_at = _runs(session, sql, seconds / ROUNDS)
+        after, process = _Clocks(), time.process_time() - process
+        sampler.stop()
+        _share_out(spent, sampler, before, after, wall=sum(looked_at), process=process)
+        walls += looked_at
+        rounds += sampler.rounds
+    per_run = {kind: total / len(walls) for kind, total in spent.items()}
+    return Profile(statistics.median(walls), statistics.median(plain), per_run, rounds, verdict)
+
+
+def _share_out(
+    spent: dict[str, float], sampler: _Sampler, before: _Clocks, after: _Clocks, *, wall: float, process: float
+) -> None:
+    """Add each thread's processor time to the kinds of work it was seen at, and what workers waited."""
     working = 0.0
-    for thread, clock in after.items():
+    for thread, clock in after.processor.items():
+        used = clock - before.processor.get(thread, 0.0)
+        process -= used
         if thread == sampler.ident:
-            seen += clock - before.get(thread, 0.0)
             continue
-        used = clock - before.get(thread, 0.0)
-        seen += used
-        kinds = sampler.kinds.get(thread, Counter())
+        kinds = sampler.kinds.get(thread) or Counter({"other": 1})
         for kind, count in kinds.items():
             spent[kind] += used * count / kinds.total()
-        if not kinds:
-            spent["other"] += used
         if sampler.names.get(thread, "").startswith(_WORKER):
             working += used
-    spent["other"] += max(process - seen, 0.0)
-    spent["waiting for a core"] = delayed
-    spent["waiting"] = max(THREADS * sum(walls) - working - delayed, 0.0)
-    count = len(walls)
-    per_run = {kind: total / count for kind, total in spent.items()}
-    return Profile(statistics.median(walls), statistics.median(plain), per_run, sampler.rounds, verdict)
+    delayed = after.delay - before.delay
+    spent["other"] += max(process, 0.0)
+    spent["waiting for a core"] += delayed
+    spent["waiting"] += max(THREADS * wall - working - delayed, 0.0)
 
 
 def _runs(session: pystachio.Session, sql: str, seconds: float) -> list[float]:
@@ -153,25 +163,25 @@ def _runs(session: pystachio.Session, sql: str, seconds: float) -> list[float]:
     return walls
 
 
-def _clocks() -> dict[int, float]:
-    """Processor seconds of each Python thread so far."""
-    return {
-        thread.ident: time.clock_gettime(time.pthread_getcpuclockid(thread.ident))
-        for thread in threading.enumerate()
-        if thread.ident is not None
-    }
+class _Clocks:
+    """Processor seconds of each Python thread so far, and those that workers were ready to run but had no core."""
+
+    def __init__(self) -> None:
+        threads = threading.enumerate()
+        self.processor = {
+            thread.ident: time.clock_gettime(time.pthread_getcpuclockid(thread.ident))
+            for thread in threads
+            if thread.ident is not None
+        }
+        self.delay = sum(_delay(thread) for thread in threads if thread.name.startswith(_WORKER))
 
 
-def _delays() -> float:
-    """Seconds that workers were ready to run but had no core; 0 where the kernel does not count them."""
-    delays = 0
-    for thread in threading.enumerate():
-        if thread.name.startswith(_WORKER):
-            try:
-                delays += int(Path(f"/proc/self/task/{thread.native_id}/schedstat").read_text().split()[1])
-            except (OSError, IndexError):
-                continue
-    return delays / 1e9
+def _delay(thread: threading.Thread) -> float:
+    """0 where the kernel does not count it."""
+    try:
+        return int(Path(f"/proc/self/task/{thread.native_id}/schedstat").read_text().split()[1]) / 1e9
+    except (OSError, IndexError):
+        return 0.0
 
 
 class _Sampler:
