@@ -1,5 +1,5 @@
-"""The same answers whichever kernels are chosen: with and without the compiled library, direct addressing and columns
-that are stored on disk, and with batches of a few rows. `test_statements` has the other settings.
+"""The same answers whichever kernels are chosen: with and without the compiled library, direct addressing, fusion and
+columns that are stored on disk, and with batches of a few rows. `test_statements` has the other settings.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ class Choice:
 
     compiled: bool = True
     direct: bool = True
+    fusion: bool = True
     stored: bool = False
     batch_rows: tuple[int, int] = (262_144, 262_144)
 
@@ -35,9 +36,11 @@ TINY = (1000, 31)
 CHOICES = {
     "no compiled library": Choice(compiled=False),
     "no direct addressing": Choice(direct=False),
+    "no fusion": Choice(fusion=False),
     "stored columns": Choice(stored=True),
     "tiny batches": Choice(batch_rows=TINY),
-    "no library, no direct addressing, tiny batches": Choice(compiled=False, direct=False, batch_rows=TINY),
+    "no fusion, tiny batches": Choice(fusion=False, batch_rows=TINY),
+    "nothing but tiny batches": Choice(compiled=False, direct=False, fusion=False, batch_rows=TINY),
     "no library, stored columns": Choice(compiled=False, stored=True),
 }
 
@@ -101,6 +104,7 @@ def _connected(choice: Choice, which: int, cache: Path) -> pystachio.Session:
     return pystachio.connect(
         threads=2,
         direct_addressing=choice.direct,
+        fusion=choice.fusion,
         batch_rows=choice.batch_rows[which],
         chunk_cache_dir=cache,
         chunk_cache_bytes="256MiB" if choice.stored else 0,
