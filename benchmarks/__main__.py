@@ -1,6 +1,7 @@
 """`python -m benchmarks NAME [--scale N] [--quick] [--json FILE] [--record]`.
 
-`--record`, and `all`, put the figures into `results/DATE.md`, each benchmark in a section of its own.
+`--record`, and `all`, put the figures into `results/DATE.md`, each benchmark in a section of its own, with its chart
+beside the page.
 """
 
 from __future__ import annotations
@@ -12,11 +13,17 @@ from importlib import import_module
 from pathlib import Path
 
 from benchmarks import results
-from benchmarks.figures import Figure, report
+from benchmarks.figures import report
+from benchmarks.report import Report
 
 NAMES = (
     "answers",
     "tpch",
+    "star",
+    "wide",
+    "hostile",
+    "kernels",
+    "profile",
     "join_order",
     "startup",
     "bad_input",
@@ -35,7 +42,9 @@ ON_A_GPU = ("answers", "tpch")
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
     parser.add_argument("name", choices=(*NAMES, "all", "gpu"))
-    parser.add_argument("--scale", type=float, default=None, help="TPC-H scale factor (default 1; 0.1 with --quick)")
+    parser.add_argument(
+        "--scale", type=float, default=None, help="of the data, TPC-H's scale factor (default 1; 0.1 with --quick)"
+    )
     parser.add_argument("--quick", action="store_true", help="a smaller run of the same code")
     parser.add_argument("--json", type=Path, default=None, help="write the figures here")
     parser.add_argument("--record", action="store_true", help="put the figures into today's page of results")
@@ -44,24 +53,29 @@ def main() -> int:
     command = "python -m benchmarks " + " ".join(sys.argv[1:])
     if options.name in ("all", "gpu"):
         return _run_several(NAMES if options.name == "all" else ON_A_GPU, scale, options.quick, command)
-    figures = _run(options.name, scale, options.quick)
+    found = _run(options.name, scale, options.quick)
     if options.record:
-        results.record(options.name, figures, command)
-    return report(figures, options.json, command)
+        results.record(options.name, found, command)
+    return report(found.figures, options.json, command)
 
 
-def _run(name: str, scale: float, quick: bool) -> list[Figure]:
-    figures: list[Figure] = import_module(f"benchmarks.{name}").run(scale=scale, quick=quick)
-    return figures
+def _run(name: str, scale: float, quick: bool) -> Report:
+    """What the benchmark found; its table and notes are printed here, its figures are not."""
+    found = import_module(f"benchmarks.{name}").run(scale=scale, quick=quick)
+    if not isinstance(found, Report):
+        return Report(found)
+    sys.stdout.write(f"\n{found.table}\n" if found.table else "")
+    sys.stdout.writelines(f"{note}\n" for note in found.notes)
+    return found
 
 
 def _run_several(names: Sequence[str], scale: float, quick: bool, command: str) -> int:
     missed = 0
     for name in names:
         sys.stdout.write(f"\n== {name}\n")
-        figures = _run(name, scale, quick)
-        missed |= report(figures, None, command)
-        results.record(name, figures, command)
+        found = _run(name, scale, quick)
+        missed |= report(found.figures, None, command)
+        results.record(name, found, command)
     return missed
 
 

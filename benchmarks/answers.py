@@ -17,6 +17,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "no dictionary codes": {"dictionary_codes": False},
     "no join reordering": {"join_reordering": False},
     "no direct addressing": {"direct_addressing": False},
+    "no fusion": {"fusion": False},
 }
 
 

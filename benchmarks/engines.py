@@ -33,7 +33,7 @@ def tables_of(folder: Path) -> Mapping[str, Path]:
 
 @contextmanager
 def engines(folder: Path, names: Sequence[str]) -> Iterator[dict[str, Answer]]:
-    """The named engines over the folder's tables, with `THREADS` threads each."""
+    """The named engines over the folder's tables, with `THREADS` threads each. All are gone at the end."""
     tables = tables_of(folder)
     opened: dict[str, Answer] = {}
     sessions = []
@@ -47,6 +47,8 @@ def engines(folder: Path, names: Sequence[str]) -> Iterator[dict[str, Answer]]:
     try:
         yield opened
     finally:
+        # DuckDB keeps what it has read of a file for as long as anybody holds a connection to it.
+        opened.clear()
         for session in sessions:
             session.close()
 
@@ -67,7 +69,7 @@ def _duckdb_parquet(folder: Path, tables: Mapping[str, Path]) -> Answer:
 
 def _duckdb_own(folder: Path, tables: Mapping[str, Path]) -> Answer:
     """DuckDB's native format, written once beside the folder."""
-    file = folder.with_suffix(".duckdb")
+    file = duckdb_file(folder)
     if not file.exists():
         partial = file.with_suffix(".partial")
         partial.unlink(missing_ok=True)
@@ -78,6 +80,11 @@ def _duckdb_own(folder: Path, tables: Mapping[str, Path]) -> Answer:
     peer = duckdb.connect(str(file), read_only=True)
     peer.execute(f"set threads = {THREADS}")
     return lambda sql: peer.sql(sql).to_arrow_table()
+
+
+def duckdb_file(folder: Path) -> Path:
+    """Where DuckDB's own file of the folder's tables is."""
+    return folder.with_name(f"{folder.name}.duckdb")
 
 
 def _datafusion(folder: Path, tables: Mapping[str, Path]) -> Answer:

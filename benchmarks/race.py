@@ -7,21 +7,22 @@ import statistics
 import sys
 import time
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import pyarrow as pa
 
 from benchmarks.engines import DUCKDB_PARQUET, FIRST_TOUCH, OURS, Answer
 from benchmarks.figures import Figure
-from pystachio.cli.oracle import disagreement
+from pystachio.cli.oracle import difference, ordered_columns
 
 
 @dataclass(frozen=True, slots=True)
 class Race:
-    """`seconds[engine][query]` are medians; a peer has no figure for a statement that it does not support."""
+    """`seconds[engine][query]` are medians; who answered wrongly or not at all has a word in `faults` instead."""
 
     seconds: Mapping[str, Mapping[str, float]]
     samples: int
+    faults: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
 
     def ratio(self, engine: str, peer: str, query: str) -> float:
         return self.seconds[engine][query] / self.seconds[peer][query]
@@ -46,17 +47,29 @@ class Race:
         ]
 
 
-def race(engines: Mapping[str, Answer], queries: Mapping[str, str], repetitions: int) -> Race:
+def race(
+    engines: Mapping[str, Answer], queries: Mapping[str, str], repetitions: int, *, tolerant: bool = False
+) -> Race:
     """Each statement first once by everybody, whose answers DuckDB's must equal, then in turns.
 
-    Raises AssertionError when ours differs or fails; a peer that fails or differs has no figure.
+    Raises AssertionError when ours differs or fails, unless `tolerant`; then ours, like a peer, has a fault there
+    and no figure.
     """
     oracle = engines[DUCKDB_PARQUET]
     seconds: dict[str, dict[str, float]] = {name: {} for name in engines}
+    faults: dict[str, dict[str, str]] = {name: {} for name in engines}
     sys.stdout.write(f"{'query':<12}" + "".join(f"{name[:24]:>26}" for name in engines) + "  ms\n")
     for query, sql in queries.items():
-        expected = [tuple(row.values()) for row in oracle(sql).to_pylist()]
-        able = {name: answer for name, answer in engines.items() if _is_right(name, answer, sql, expected)}
+        expected = _rows(oracle(sql))
+        able = dict(engines)
+        for name, answer in engines.items():
+            fault = _fault(answer, sql, expected)
+            if fault is None:
+                continue
+            if name in (OURS, FIRST_TOUCH) and not tolerant:
+                raise AssertionError(f"{sql}: {fault}")
+            faults[name][query] = fault
+            del able[name]
         times: dict[str, list[float]] = {name: [] for name in able}
         for _ in range(repetitions):
             for name, answer in able.items():
@@ -65,29 +78,33 @@ def race(engines: Mapping[str, Answer], queries: Mapping[str, str], repetitions:
             seconds[name][query] = statistics.median(times[name])
         shown = (f"{seconds[name][query] * 1e3:>26.1f}" if name in able else f"{'-':>26}" for name in engines)
         sys.stdout.write(f"{query:<12}" + "".join(shown) + "\n")
+        if tolerant:
+            sys.stdout.writelines(f"    {name}: {faults[name][query]}\n" for name in engines if query in faults[name])
         sys.stdout.flush()
-    return Race(seconds, repetitions)
+    return Race(seconds, repetitions, faults)
 
 
-def _is_right(name: str, answer: Answer, sql: str, expected: list[tuple[object, ...]]) -> bool:
-    is_ours = name in (OURS, FIRST_TOUCH)
+def _fault(answer: Answer, sql: str, expected: list[tuple[object, ...]]) -> str | None:
+    """What is wrong with an engine's answer, in one line; None where nothing is."""
     try:
         table = answer(sql)
-        problem = disagreement(_plain(table), expected, sql)
+        problem = difference(_rows(table), expected, ordered_columns(sql, table.column_names))
     except Exception as error:
-        if is_ours:
-            raise
-        problem = str(error)
-    if problem and is_ours:
-        raise AssertionError(f"{sql}: {problem}")
-    return not problem
+        return f"{type(error).__name__}: {error}".split("\n", 1)[0][:300]
+    return None if problem is None else f"wrong answer: {problem[:300]}"
 
 
-def _plain(table: pa.Table) -> pa.Table:
-    """Without the views and dictionaries that some engines answer with."""
+def _rows(table: pa.Table) -> list[tuple[object, ...]]:
+    """Rows of plain values; a decimal without digits after the point is an integer: DuckDB's sums are such."""
     plain = {pa.string_view(): pa.string(), pa.large_string(): pa.string(), pa.binary_view(): pa.binary()}
     fields = [pa.field(f.name, plain.get(f.type, f.type)) for f in table.schema]
-    return table.cast(pa.schema(fields))
+    columns = []
+    for column in table.cast(pa.schema(fields)).columns:
+        values = column.to_pylist()
+        if pa.types.is_decimal(column.type) and column.type.scale == 0:
+            values = [None if value is None else int(value) for value in values]
+        columns.append(values)
+    return list(zip(*columns))
 
 
 def _timed(answer: Answer, sql: str) -> float:
