@@ -13,9 +13,10 @@ from pystachio.operators.fusion.trace import Form, NotTraceable, Symbol, Trace, 
 from pystachio.operators.join_layout import Emission, Source
 from pystachio.operators.join_probe import JoinProbe
 from pystachio.operators.kernels.direct import DirectTable
-from pystachio.operators.kernels.hash_table import HashTable
+from pystachio.operators.kernels.hash_compiled import KeyTable
 from pystachio.operators.kernels.key_parts import CodePart, KeyPart, NullPart, RangePart, RawForm, RawPart
 from pystachio.operators.kernels.keys import KeyEncoding
+from pystachio.operators.kernels.numbering import HashTable
 from pystachio.operators.kernels.program import Operation, Register, kind_of
 from pystachio.operators.kernels.row_index import Members, UniqueIndex
 from pystachio.operators.kernels.strings import translate
@@ -107,9 +108,7 @@ def _existing(trace: Trace, matched: Register | bool, found: Register) -> Regist
     return trace.assembler.compute(Operation.CHOOSE, trace.mask(matched), found, trace.constant(1))
 
 
-def _encode(
-    trace: Trace, encoding: KeyEncoding, keys: Sequence[Symbol | None]
-) -> tuple[Register, Register | bool]:
+def _encode(trace: Trace, encoding: KeyEncoding, keys: Sequence[Symbol | None]) -> tuple[Register, Register | bool]:
     """The code of each row's key, and where it may be one of the build side's."""
     code: Register | None = None
     present: Register | bool = True
@@ -184,21 +183,29 @@ def _coded(
 
 def _numbered(trace: Trace, numbers: HashTable, values: Register) -> tuple[Register, Register | bool]:
     found = _hash_find(trace, numbers, values)
-    return found, trace.assembler.compute(Operation.RANGE, found, y=_HIGHEST, is_mask=True)
+    known = trace.assembler.compute(Operation.RANGE, found, x=1, y=_HIGHEST, is_mask=True)
+    return trace.assembler.compute(Operation.SCALE, found, x=1, y=-1), known
 
 
 def _hash_find(trace: Trace, table: HashTable, keys: Register) -> Register:
-    numbers = [trace.assembler.table(part) for part in (table.keys, table.values)]
-    size, kind = table.keys.shape[0], kind_of(table.values.dtype)
-    return trace.assembler.compute(Operation.HASH_FIND, keys, *numbers, x=size, y=table.empty, kind=kind)
+    if not isinstance(table, KeyTable):
+        raise NotTraceable("a table of another kind")
+    return trace.assembler.compute(Operation.HASH_FIND, keys, trace.assembler.table(table.slots), x=len(table.slots))
 
 
-def _find(
-    trace: Trace, index: UniqueIndex, code: Register, present: Register | bool, span: int | None
-) -> Register:
+def _find(trace: Trace, index: UniqueIndex, code: Register, present: Register | bool, span: int | None) -> Register:
     """1 + the position of the row with the key, else 0."""
+    found = _number(trace, index, code, present, span)
+    if index.rows is None:
+        return found
+    rows = trace.assembler.table(index.rows)
+    return trace.assembler.compute(Operation.GATHER, found, rows, kind=kind_of(index.rows.dtype))
+
+
+def _number(trace: Trace, index: UniqueIndex, code: Register, present: Register | bool, span: int | None) -> Register:
+    """1 + the number of the key, else 0."""
     table = index.table
-    if isinstance(table, HashTable):
+    if not isinstance(table, DirectTable):
         found = _hash_find(trace, table, code)
         if present is True:
             return found
@@ -211,7 +218,7 @@ def _find(
 def _is_member(
     trace: Trace, index: Members, code: Register, present: Register | bool, span: int | None
 ) -> Register | bool:
-    if isinstance(index.table, HashTable):
+    if not isinstance(index.table, DirectTable):
         found = _hash_find(trace, index.table, code)
         matched = trace.inverse(trace.assembler.compute(Operation.RANGE, found, is_mask=True))
         return trace.both(present, matched)

@@ -55,6 +55,15 @@ class Grouping:
         counts = torch.bincount(self.ids, minlength=self.slots) if self.slot_rows is None else self.slot_rows
         return self._groups_of(counts)
 
+    @property
+    def is_trivial(self) -> bool:
+        """Whether row i is group i."""
+        if self.codes is None or self.groups != self.rows:
+            return False
+        return torch.equal(
+            self.representatives, torch.arange(self.rows, device=self.device).to(self.representatives.dtype)
+        )
+
     def sums(self, values: torch.Tensor) -> torch.Tensor:
         """[groups] of `values` [rows]: float64, or int64 for integers of any width."""
         if not values.dtype.is_floating_point and self.codes is not None:

@@ -11,10 +11,11 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from pystachio.operators.column import Column
+from pystachio.operators.column import BytesColumn, Column
 from pystachio.operators.kernels import hash_table
 from pystachio.operators.kernels.key_parts import SPAN_LIMIT, Digits, KeyPart, parts_of, prepared
 from pystachio.operators.kernels.numbering import HashTable
+from pystachio.operators.kernels.strings import numbered
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -94,7 +95,7 @@ def encode_build(columns: Sequence[Column], null_equal: Sequence[bool]) -> tuple
 
 def group_codes(columns: Sequence[Column]) -> KeyCodes:
     """Codes of rows among themselves, NULLs being equal: every row has one."""
-    columns = [prepared(column) for column in columns]
+    columns = [numbered(c) if isinstance(c, BytesColumn) else prepared(c) for c in columns]
     parts = _all_parts(columns, (True,) * len(columns))
     if len(parts) == 1:
         column, part = parts[0]
@@ -124,6 +125,9 @@ def _fold(
         if digits.span is None:
             values, radix, digit_numbers = _number(digits.values, lookups)
             missing = digits.absent
+            if not lookups and radix == values.shape[0]:
+                # All rows differ in this part already.
+                return KeyEncoding((), radix), KeyCodes(values, radix, exact=True)
         else:
             values, missing = _ranged(digits, None)
             radix = max(1, digits.span)

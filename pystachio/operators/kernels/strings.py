@@ -17,7 +17,7 @@ from pystachio.operators.arrow import (
     large_array,
 )
 from pystachio.operators.column import BytesColumn, Dictionary, DictionaryColumn, FixedColumn
-from pystachio.operators.kernels.texts import find_texts, number_texts
+from pystachio.operators.kernels.texts import encode_texts, find_texts, number_texts
 from pystachio.operators.placement import column_on, table_on
 
 _HOST: Final = torch.device("cpu")
@@ -29,7 +29,7 @@ def to_codes(column: BytesColumn | FixedColumn | DictionaryColumn) -> Dictionary
         return column
     device = _device(column)
     if isinstance(column, BytesColumn):
-        numbers, dictionary = number_texts(_on_host(column))
+        numbers, dictionary = encode_texts(_on_host(column))
         return DictionaryColumn(column.type, numbers.to(device), dictionary, column.validity)
     encoded = arrow_view(column).dictionary_encode()
     dictionary = dictionary_from_arrow(encoded.dictionary)
@@ -112,6 +112,12 @@ def _union(dictionaries: tuple[Dictionary, ...]) -> Dictionary:
 def find(column: BytesColumn, dictionary: Dictionary) -> torch.Tensor:
     """The code in `dictionary` (of strings) of each row's value: int32, -1 where it has none or for NULL."""
     return find_texts(_on_host(column), dictionary).to(column.offsets.device)
+
+
+def numbered(column: BytesColumn) -> FixedColumn:
+    """Strings as numbers that are equal where they are."""
+    numbers, count = number_texts(_on_host(column))
+    return FixedColumn(pa.int32(), numbers.to(column.offsets.device), column.validity, (0, max(0, count - 1)))
 
 
 def _on_host(column: BytesColumn) -> BytesColumn:

@@ -36,8 +36,18 @@ def take_texts(column: BytesColumn, indices: torch.Tensor) -> BytesColumn:
     return BytesColumn(column.type, to_offsets, out)
 
 
-def number_texts(column: BytesColumn) -> tuple[torch.Tensor, Dictionary]:
-    """Codes (int32 [rows], 0 for NULL) of strings on a CPU, in order of appearance, and what they mean."""
+def number_texts(column: BytesColumn) -> tuple[torch.Tensor, int]:
+    """Numbers (int32 [rows], 0 for NULL) of the distinct strings on a CPU by appearance, and how many there are."""
+    library = native.library()
+    if library is None or len(column) > MOST_ROWS:
+        codes, dictionary = encode_texts(column)
+        return codes, len(dictionary)
+    numbering = hash_compiled.number_texts(library, column)
+    return numbering.numbers, len(numbering.first)
+
+
+def encode_texts(column: BytesColumn) -> tuple[torch.Tensor, Dictionary]:
+    """The same numbers as codes, and what they mean."""
     library = native.library()
     if library is None or len(column) > MOST_ROWS:
         encoded = large_array(column).dictionary_encode()
@@ -64,6 +74,16 @@ def find_texts(column: BytesColumn, dictionary: Dictionary) -> torch.Tensor:
         made = TextTable(library, hash_compiled.number_texts(library, texts).slots, texts)
         table = dictionary.derived.setdefault("texts", made)
     return cast(TextTable, table).lookup(column).sub_(1)
+
+
+def hash_texts(column: BytesColumn) -> torch.Tensor:
+    """int64 [rows], equal where strings on a CPU are; the C library must be there."""
+    library = native.library()
+    assert library is not None
+    hashes = torch.empty(len(column), dtype=torch.int64)
+    offsets, data = column.offsets.contiguous(), column.data.contiguous()
+    library.pystachio_hash_texts(offsets.data_ptr(), data.data_ptr(), len(column), hashes.data_ptr())
+    return hashes
 
 
 def _texts(dictionary: Dictionary) -> BytesColumn:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pystachio.operators.kernels import host, portable
@@ -13,6 +13,7 @@ GROUPS = st.lists(st.integers(0, 9), max_size=60)
 DTYPES = st.sampled_from([torch.int32, torch.int64])
 
 
+@settings(deadline=None)
 @given(GROUPS, DTYPES)
 def test_codes_are_numbered_by_appearance(codes: list[int], dtype: torch.dtype) -> None:
     values = torch.tensor(codes, dtype=dtype)
@@ -24,6 +25,7 @@ def test_codes_are_numbered_by_appearance(codes: list[int], dtype: torch.dtype) 
         assert {code for code in range(11) if occupants[code]} == set(codes)
 
 
+@settings(deadline=None)
 @given(GROUPS, DTYPES)
 def test_ranges(groups: list[int], dtype: torch.dtype) -> None:
     values = torch.tensor(groups, dtype=dtype)
@@ -38,6 +40,7 @@ def test_ranges(groups: list[int], dtype: torch.dtype) -> None:
         assert torch.equal(ours, theirs)
 
 
+@settings(deadline=None)
 @given(st.lists(st.integers(0, 5), max_size=30), st.integers(1, 20), st.booleans())
 def test_pairs(counts: list[int], limit: int, ordered: bool) -> None:
     lengths = torch.tensor(counts, dtype=torch.int32)

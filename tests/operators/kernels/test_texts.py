@@ -5,13 +5,13 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pystachio.operators.arrow import column_from_arrow, column_to_arrow
 from pystachio.operators.column import BytesColumn, Dictionary
 from pystachio.operators.kernels import native
-from pystachio.operators.kernels.texts import find_texts, number_texts, take_texts
+from pystachio.operators.kernels.texts import encode_texts, find_texts, number_texts, take_texts
 
 TEXTS = st.lists(
     st.one_of(st.none(), st.text(max_size=80), st.sampled_from(["", "a", "ab", "x" * 15, "x" * 16, "x" * 17])),
@@ -30,8 +30,11 @@ def texts_of(found: BytesColumn) -> list[str | None]:
 
 
 def check(texts: list[str | None], probes: list[str | None]) -> None:
-    codes, dictionary = number_texts(column(texts))
+    codes, dictionary = encode_texts(column(texts))
     assert isinstance(dictionary.values, BytesColumn)
+    numbers, count = number_texts(column(texts))
+    assert torch.equal(numbers, codes)
+    assert count == len(dictionary)
     values = texts_of(dictionary.values)
     assert values == list(dict.fromkeys(text for text in texts if text is not None))
     for code, text in zip(codes.tolist(), texts, strict=True):
@@ -43,6 +46,7 @@ def check(texts: list[str | None], probes: list[str | None]) -> None:
 
 
 @pytest.mark.parametrize("compiled", [True, False])
+@settings(deadline=None)
 @given(texts=TEXTS, probes=TEXTS)
 def test_numbering_and_finding(compiled: bool, texts: list[str | None], probes: list[str | None]) -> None:
     with pytest.MonkeyPatch.context() as patch:
@@ -52,6 +56,7 @@ def test_numbering_and_finding(compiled: bool, texts: list[str | None], probes: 
 
 
 @pytest.mark.parametrize("compiled", [True, False])
+@settings(deadline=None)
 @given(texts=TEXTS.filter(bool), data=st.data(), dtype=st.sampled_from([torch.int32, torch.int64]))
 def test_taking(compiled: bool, texts: list[str | None], data: st.DataObject, dtype: torch.dtype) -> None:
     rows = data.draw(st.lists(st.integers(0, len(texts) - 1), max_size=100))
@@ -72,7 +77,7 @@ def test_many_strings_and_a_slice() -> None:
     texts: list[str | None] = [f"{'long ' * (row % 9)}{row % 20_011}" for row in range(50_000)]
     whole = column(texts)
     part = BytesColumn(whole.type, whole.offsets[1000:], whole.data)
-    codes, dictionary = number_texts(part)
+    codes, dictionary = encode_texts(part)
     assert isinstance(dictionary.values, BytesColumn)
     values = texts_of(dictionary.values)
     assert [values[code] for code in codes.tolist()] == texts[1000:]

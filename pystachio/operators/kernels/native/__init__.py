@@ -183,6 +183,8 @@ def _declare_hashing(loaded: ctypes.CDLL) -> None:
         "find_keys": (pointer, number, pointer, number, pointer),
         "grow_texts": (pointer, number, pointer, number),
         "find_texts": (pointer, pointer, pointer, number, pointer, number, pointer, pointer, pointer),
+        "hash_texts": (pointer, pointer, number, pointer),
+        "match_pieces": (pointer, pointer, number, number, pointer, pointer, number, pointer),
         "ranges": (pointer, width, number, number, pointer, pointer, pointer),
         "ranges_of": (pointer, number, pointer, width, number, pointer, pointer),
         "gather_offsets": (pointer, number, pointer, width, number, pointer),

@@ -1,6 +1,7 @@
 /* Gathers and counting sorts: random access, with the addresses known ahead. */
 #include "gather.h"
 
+#include "internal.h"
 #include "slots.h"
 
 #define AHEAD 16

@@ -2,6 +2,8 @@
 #define _DEFAULT_SOURCE
 #include "hash.h"
 
+#include <string.h>
+
 #include "slots.h"
 
 #if defined(__linux__)
@@ -23,15 +25,6 @@ void pystachio_use_large_pages(void *memory, int64_t bytes) {
 void pystachio_clear(void *memory, int64_t bytes) {
     pystachio_use_large_pages(memory, bytes);
     memset(memory, 0, (size_t)bytes);
-}
-
-PS_INLINE uint64_t hash_of(int64_t key) {
-    uint64_t mixed = (uint64_t)key;
-    mixed ^= mixed >> 33;
-    mixed *= 0xFF51AFD7ED558CCDu;
-    mixed ^= mixed >> 32;
-    mixed *= 0xC4CEB9FE1A85EC53u;
-    return mixed;
 }
 
 /* Homes are the leading bits of the hash: the old table in its order fills the new one in its order. */

@@ -42,6 +42,9 @@ PS_EXPORT int64_t pystachio_number_texts(const int64_t *offsets, const uint8_t *
                                          int64_t row, int64_t rows, uint64_t *slots, int64_t capacity,
                                          int64_t *places, int32_t *numbers, int32_t *first, int64_t *groups);
 
+/* The hash of each string. */
+PS_EXPORT void pystachio_hash_texts(const int64_t *offsets, const uint8_t *data, int64_t rows, uint64_t *hashes);
+
 /* Key n of the table is text[places[n - 1]] to text[places[n]]. NULL is not found. */
 PS_EXPORT void pystachio_find_texts(const int64_t *offsets, const uint8_t *data, const uint8_t *validity, int64_t rows,
                                     const uint64_t *slots, int64_t capacity, const int64_t *places,

@@ -1,6 +1,7 @@
 /* Hash tables over byte strings. */
 #include "hash.h"
 
+#include "internal.h"
 #include "slots.h"
 
 #define FIRST_FACTOR 0x9E3779B97F4A7C15u
@@ -38,6 +39,11 @@ PS_INLINE uint64_t hash_text(const uint8_t *text, size_t length) {
         low = (uint64_t)text[0] | (uint64_t)text[length >> 1] << 8 | (uint64_t)end[-1] << 16;
     }
     return folded(folded(low ^ FIRST_FACTOR, high ^ hash), SECOND_FACTOR);
+}
+
+void pystachio_hash_texts(const int64_t *offsets, const uint8_t *data, int64_t rows, uint64_t *hashes) {
+    for (int64_t i = 0; i < rows; i++)
+        hashes[i] = hash_text(data + offsets[i], (size_t)(offsets[i + 1] - offsets[i]));
 }
 
 void pystachio_grow_texts(const uint64_t *slots, int64_t capacity, uint64_t *larger, int64_t larger_capacity) {

@@ -169,8 +169,7 @@ PS_INLINE int32_t run_vector(const ps_run *run, vector v, int32_t *chosen, int64
             gather_float(n, INTEGERS(now->a), run->tables[now->b], now->kind, now->x, FLOATS(now->out));
             break;
         case PS_HASH_FIND:
-            hash_find(n, INTEGERS(now->a), run->tables[now->b], run->tables[now->c], now->kind, now->x, now->y,
-                      INTEGERS(now->out));
+            hash_find(n, INTEGERS(now->a), run->tables[now->b], now->x, INTEGERS(now->out));
             break;
         case PS_FLAG: {
             uint8_t *flags = (uint8_t *)run->tables[now->b] + now->x;

@@ -47,7 +47,7 @@ enum ps_operation {
     PS_OFFSET,      /* out = a - x where that is in [0, y), else y */
     PS_GATHER,      /* out = table[b][a + x], integers of `kind` */
     PS_GATHER_FLOAT,
-    PS_HASH_FIND, /* out = the value of key a: table b has x (a power of two) keys, c values of `kind`; y: no key */
+    PS_HASH_FIND,     /* out = the number of key a, 0 for none: table b has x slots (hash.h) */
     PS_FLAG,          /* table[b][a + x] = 1 */
     PS_PUT_INPUT,     /* to[out] = in[a], bits of the width of `kind` */
     PS_PUT_TABLE,     /* to[out] = table[b][a + x], likewise */

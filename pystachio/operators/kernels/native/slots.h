@@ -2,7 +2,11 @@
 #ifndef PYSTACHIO_SLOTS_H
 #define PYSTACHIO_SLOTS_H
 
-#include "internal.h"
+#include <stdint.h>
+
+#ifndef PS_INLINE
+#include "clones.h"
+#endif
 
 #define BLOCK 64
 #define HOT_SLOTS 1024 /* these fit the first-level cache */
@@ -24,5 +28,14 @@ PS_INLINE int home_shift(int64_t capacity) {
 
 /* Searches end at a free slot, of which there always are some. */
 PS_INLINE int64_t most_groups(int64_t capacity) { return capacity / 2; }
+
+PS_INLINE uint64_t hash_of(int64_t key) {
+    uint64_t mixed = (uint64_t)key;
+    mixed ^= mixed >> 33;
+    mixed *= 0xFF51AFD7ED558CCDu;
+    mixed ^= mixed >> 32;
+    mixed *= 0xC4CEB9FE1A85EC53u;
+    return mixed;
+}
 
 #endif
