@@ -27,7 +27,6 @@ _FEWEST_ROWS: Final = 2048
 _MOST_PROGRAMS: Final = 32
 """Batches that keep looking different do not pay."""
 
-
 @dataclass(frozen=True, slots=True, eq=False)
 class _Written:
     """What was made of columns of certain forms within `bounds` (by position; None where there are none)."""

@@ -210,7 +210,9 @@ def _key(trace: Trace, symbol: Symbol | None) -> tuple[GroupKey, Register]:
 class _Writer:
     """The folds of one aggregate."""
 
-    def __init__(self, trace: Trace, code: Register | None, slots: int, fields: Sequence[Symbol | None]) -> None:
+    def __init__(
+        self, trace: Trace, code: Register | None, slots: int, fields: Sequence[Symbol | None]
+    ) -> None:
         self._trace = trace
         self._code = code
         self._slots = slots
@@ -278,12 +280,7 @@ class _Writer:
         self.accumulators.append(Accumulator(operation, dtype, initial))
         number = len(self.accumulators) - 1
         self._trace.assembler.perform(
-            operation,
-            number,
-            -1 if self._code is None else self._code,
-            values,
-            -1 if mask is None else mask,
-            x=self._slots,
+            operation, number, -1 if self._code is None else self._code, values, -1 if mask is None else mask, x=self._slots
         )
         return number
 

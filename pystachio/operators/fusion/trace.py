@@ -198,9 +198,7 @@ def table_symbol(trace: Trace, column: Column, index: Register, shift: int, extr
     valid: Origin | None = extra
     if column.validity is not None:
         present = Lookup(column.validity.contiguous(), index, shift)
-        valid = (
-            present if extra is None else trace.mask(trace.both(extra, trace.load(present, Form.BOOLEAN, torch.bool)))
-        )
+        valid = present if extra is None else trace.mask(trace.both(extra, trace.load(present, Form.BOOLEAN, torch.bool)))
     symbol = _symbol(column, origin, valid)
     return replace(symbol, column=column) if symbol.form is Form.OPAQUE else symbol
 

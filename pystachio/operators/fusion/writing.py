@@ -159,3 +159,5 @@ def _put(trace: Trace, origin: Input | Lookup | Register, form: Form, dtype: tor
         case Register():
             trace.assembler.perform(Operation.PUT_INTEGER, number, origin, kind=kind)
     return number
+
+

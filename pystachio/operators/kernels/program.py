@@ -236,11 +236,7 @@ class Assembler:
             x, y = step.x, step.y
             if step.operation is Operation.FILTER:
                 x, y = (
-                    sum(
-                        1 << place
-                        for register, place in places.items()
-                        if register.is_mask is is_mask and last[register] > at
-                    )
+                    sum(1 << place for register, place in places.items() if register.is_mask is is_mask and last[register] > at)
                     for is_mask in (False, True)
                 )
             out = step.out
