@@ -2,26 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import asyncio
+from collections.abc import Coroutine, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import chain
-from typing import ClassVar, Final, Protocol
+from typing import Any, ClassVar, Final, Protocol, TypeVar
 
 import torch
 
 from pystachio.operators.aggregate_fold import finished, merged, partial_batches, without_rows
+from pystachio.operators.aggregate_parts import can_split, gathered, split
 from pystachio.operators.aggregate_plan import AggregatePlan, partial_schema, plan_aggregate
 from pystachio.operators.batch import Batch, Schema
 from pystachio.operators.expressions import AggregateCall
-from pystachio.operators.kernels.selection import slice_batch
+from pystachio.operators.kernels.selection import concat_batches, slice_batch
 from pystachio.operators.operator import Operator, Output
 from pystachio.runtime.channels import Receiver
 from pystachio.runtime.context import Context
 from pystachio.runtime.memory import Reservation
 
+T = TypeVar("T")
+
 _MERGE_ROWS: Final = 1 << 20
 _MERGE_BYTES: Final = 64 << 20
 """Partial rows that wait for a merge. Merging later saves work, earlier memory."""
+
+_LANES: Final = 4
+"""So many parts are finished and put out beside each other."""
 
 _SMALLEST_GROUPED_BATCH: Final = 4096
 """Grouping a batch costs as much as merging this many rows with others."""
@@ -103,9 +111,9 @@ class PartialFold:
         large = batch.length >= _SMALLEST_GROUPED_BATCH
         reduce = self.plan.group_width == 0 or (large and self.gain.should_reduce())
         groups = 0
-        for partial in partial_batches(self.plan, batch, self.device, reduce=reduce, allow_direct=self.allow_direct):
-            groups += partial.length
-            yield partial
+        for part in partial_batches(self.plan, batch, self.device, reduce=reduce, allow_direct=self.allow_direct):
+            groups += part.length
+            yield part
         if reduce and self.plan.group_width and len(self.plan.sets) <= 1 and not self.plan.tagged:
             self.gain.record(batch.length, groups)
 
@@ -130,16 +138,26 @@ class Aggregate:
 
     async def run(self, ctx: Context, inputs: tuple[Receiver[Batch], ...], out: Output) -> None:
         with await ctx.memory.reserve(0) as reservation:
-            parts = await self._received(ctx, inputs[0], reservation)
-            # The parts, their concatenation and the result exist at once.
-            await reservation.resize(3 * sum(part.nbytes for part in parts))
-            rows = await ctx.stream.run(
-                self._finished, parts, ctx.stream.device, allow_direct=ctx.settings.direct_addressing
-            )
-            if rows is None:
+            wholes, waiting, in_parts = await self._received(ctx, inputs[0], reservation)
+            if not in_parts:
+                await self._put_out_at_once(ctx, [*wholes, *waiting], out, reservation)
                 return
+            if waiting:
+                wholes = await self._merge(ctx, wholes, waiting, reservation, in_parts=True)
+            if self.plan.lists and len(wholes) > 1:
+                # A group's distinct values are in several parts.
+                wholes = [await ctx.stream.run(concat_batches, wholes)]
+            await _together([self._put_out(ctx, wholes, out, reservation) for _ in range(min(_LANES, len(wholes)))])
+
+    async def _put_out_at_once(self, ctx: Context, parts: list[Batch], out: Output, reservation: Reservation) -> None:
+        """Merge, finish and put out in one job."""
+        # The parts, their concatenation and the result exist at once.
+        await reservation.resize(3 * sum(part.nbytes for part in parts))
+        direct = ctx.settings.direct_addressing
+        rows = await ctx.stream.run(self._finished, parts, ctx.stream.device, allow_direct=direct)
+        if rows is not None:
             await reservation.resize(rows.nbytes)
-            await out.emit(lambda: _slices(rows, ctx.settings.batch_rows))
+            await out.emit(partial(_slices, rows, ctx.settings.batch_rows))
 
     def _finished(self, parts: list[Batch], device: torch.device, *, allow_direct: bool) -> Batch | None:
         """The output; None for no group. The parts are given up."""
@@ -151,12 +169,28 @@ class Aggregate:
         parts.clear()
         return finished(self.plan, groups, device, allow_direct=allow_direct)
 
-    async def _received(self, ctx: Context, receiver: Receiver[Batch], reservation: Reservation) -> list[Batch]:
-        """Partial batches, not too many rows in groups that several of them have."""
+    async def _put_out(self, ctx: Context, wholes: list[Batch], out: Output, reservation: Reservation) -> None:
+        """Finish and put out parts until none is left; what is out needs no more memory."""
+        while wholes:
+            whole = wholes.pop()
+            rows = await ctx.stream.run(
+                finished, self.plan, whole, ctx.stream.device, allow_direct=ctx.settings.direct_addressing
+            )
+            await reservation.resize(reservation.nbytes + rows.nbytes - whole.nbytes)
+            del whole
+            await out.emit(partial(_slices, rows, ctx.settings.batch_rows))
+            await reservation.resize(reservation.nbytes - rows.nbytes)
+
+    async def _received(
+        self, ctx: Context, receiver: Receiver[Batch], reservation: Reservation
+    ) -> tuple[list[Batch], list[Batch], bool]:
+        """Partial batches with each group once, those that are still to be merged with them, and whether the former
+        are parts that share no group."""
         waiting: list[Batch] = []
         waiting_rows, waiting_bytes = 0, 0
         enough_rows, enough_bytes = _MERGE_ROWS, _MERGE_BYTES
-        whole: Batch | None = None
+        wholes: list[Batch] = []
+        in_parts = False
         async for batch in receiver:
             ctx.metrics.add_batch(rows_in=batch.length, batches=0)
             await reservation.resize(reservation.nbytes + batch.nbytes)
@@ -164,22 +198,44 @@ class Aggregate:
             waiting_rows += batch.length
             waiting_bytes += batch.nbytes
             if waiting_rows >= enough_rows or waiting_bytes >= enough_bytes:
-                rows = waiting_rows + (whole.length if whole else 0)
-                whole = await self._merge(ctx, waiting if whole is None else [whole, *waiting], reservation)
+                rows = waiting_rows + sum(whole.length for whole in wholes)
+                wholes = await self._merge(ctx, wholes, waiting, reservation, in_parts=in_parts)
                 waiting, waiting_rows, waiting_bytes = [], 0, 0
                 # What did not shrink would be merged in vain again and again: wait for a multiple of it.
-                factor = 1 if 2 * whole.length <= rows else 4
-                enough_rows = max(_MERGE_ROWS, factor * whole.length)
-                enough_bytes = max(_MERGE_BYTES, factor * whole.nbytes)
-        return waiting if whole is None else [whole, *waiting]
+                groups, held = sum(whole.length for whole in wholes), sum(whole.nbytes for whole in wholes)
+                factor = 1 if 2 * groups <= rows else 4
+                enough_rows = max(_MERGE_ROWS, factor * groups)
+                enough_bytes = max(_MERGE_BYTES, factor * held)
+                if not in_parts and 2 * groups > _MERGE_ROWS and can_split(self.plan, ctx.stream.device):
+                    waiting, wholes, in_parts = wholes, [], True
+        return wholes, waiting, in_parts
 
-    async def _merge(self, ctx: Context, parts: list[Batch], reservation: Reservation) -> Batch:
+    async def _merge(
+        self, ctx: Context, wholes: list[Batch], waiting: list[Batch], reservation: Reservation, *, in_parts: bool
+    ) -> list[Batch]:
+        """The rows of all with each group once: in one batch, or `in_parts`."""
         # The parts, their concatenation and the result exist at once.
-        await reservation.resize(3 * sum(part.nbytes for part in parts))
+        await reservation.resize(3 * sum(part.nbytes for part in (*wholes, *waiting)))
+        if in_parts:
+            pieces = await _together([ctx.stream.run(split, batch, self.plan.group_width) for batch in waiting])
+            merging = gathered(pieces, wholes)
+        else:
+            merging = [[*wholes, *waiting]]
         direct = ctx.settings.direct_addressing
-        whole = await ctx.stream.run(merged, self.plan, parts, ctx.stream.device, allow_direct=direct)
-        await reservation.resize(whole.nbytes)
-        return whole
+        result = await _together(
+            [ctx.stream.run(merged, self.plan, parts, ctx.stream.device, allow_direct=direct) for parts in merging]
+        )
+        await reservation.resize(sum(whole.nbytes for whole in result))
+        return result
+
+
+async def _together(work: Sequence[Coroutine[Any, Any, T]]) -> list[T]:
+    """All of it at once; an error of a single one is not wrapped."""
+    if len(work) == 1:
+        return [await work[0]]
+    async with asyncio.TaskGroup() as group:
+        tasks = [group.create_task(one) for one in work]
+    return [task.result() for task in tasks]
 
 
 def _slices(batch: Batch, rows: int) -> Iterator[Batch]:

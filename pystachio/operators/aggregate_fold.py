@@ -163,9 +163,9 @@ def _grouped(
     allow_direct: bool,
 ) -> Batch:
     grouping = group_rows(keys, rows.length, device, allow_direct=allow_direct)
-    columns = [take(key, grouping.representatives) for key in keys]
+    columns = keys if grouping.is_trivial else [take(key, grouping.representatives) for key in keys]
     for state, parts in zip(plan.states, _state_columns(plan, states), strict=True):
-        columns += merge(state, parts, grouping)
+        columns = columns + merge(state, parts, grouping)
     return Batch(tuple(columns), grouping.groups, rows.ready)
 
 

@@ -12,8 +12,8 @@ from pystachio.operators.collected import Collected, collect
 from pystachio.operators.column import Column
 from pystachio.operators.join_layout import JoinLayout
 from pystachio.operators.kernels import direct, primitives
-from pystachio.operators.kernels.hash_table import capacity_for
 from pystachio.operators.kernels.keys import KeyCodes, KeyEncoding, encode_build
+from pystachio.operators.kernels.numbering import capacity_for
 from pystachio.operators.kernels.row_index import Members, RowIndex, index_members, index_rows
 from pystachio.operators.placement import column_on
 from pystachio.operators.runtime_filter import RuntimeFilter, filter_of_keys
@@ -21,8 +21,8 @@ from pystachio.runtime.channels import Receiver
 from pystachio.runtime.context import Context
 from pystachio.runtime.memory import Reservation
 
-_SLOT_BYTES: Final = 12
-"""A hash table's key and row number."""
+_SLOT_BYTES: Final = 24
+"""A slot of a hash table, and half a slot of the table that it grew from."""
 
 _ROW_BYTES: Final = 24
 """What an index, or building it, holds per row besides its table."""

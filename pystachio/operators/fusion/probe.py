@@ -13,9 +13,10 @@ from pystachio.operators.fusion.trace import Form, NotTraceable, Symbol, Trace, 
 from pystachio.operators.join_layout import Emission, Source
 from pystachio.operators.join_probe import JoinProbe
 from pystachio.operators.kernels.direct import DirectTable
-from pystachio.operators.kernels.hash_table import HashTable
+from pystachio.operators.kernels.hash_compiled import KeyTable
 from pystachio.operators.kernels.key_parts import CodePart, KeyPart, NullPart, RangePart, RawForm, RawPart
 from pystachio.operators.kernels.keys import KeyEncoding
+from pystachio.operators.kernels.numbering import HashTable
 from pystachio.operators.kernels.program import Operation, Register, kind_of
 from pystachio.operators.kernels.row_index import Members, RangeIndex, UniqueIndex
 from pystachio.operators.kernels.strings import translate
@@ -192,19 +193,30 @@ def _coded(
 
 def _numbered(trace: Trace, numbers: HashTable, values: Register) -> tuple[Register, Register | bool]:
     found = _hash_find(trace, numbers, values)
-    return found, trace.assembler.compute(Operation.RANGE, found, y=_HIGHEST, is_mask=True)
+    known = trace.assembler.compute(Operation.RANGE, found, x=1, y=_HIGHEST, is_mask=True)
+    return trace.assembler.compute(Operation.SCALE, found, x=1, y=-1), known
 
 
 def _hash_find(trace: Trace, table: HashTable, keys: Register) -> Register:
-    numbers = [trace.assembler.table(part) for part in (table.keys, table.values)]
-    size, kind = table.keys.shape[0], kind_of(table.values.dtype)
-    return trace.assembler.compute(Operation.HASH_FIND, keys, *numbers, x=size, y=table.empty, kind=kind)
+    if not isinstance(table, KeyTable):
+        raise NotTraceable("a table of another kind")
+    return trace.assembler.compute(Operation.HASH_FIND, keys, trace.assembler.table(table.slots), x=len(table.slots))
 
 
 def _find(trace: Trace, index: UniqueIndex, code: Register, present: Register | bool, span: int | None) -> Register:
     """1 + the position of the row with the key, else 0."""
-    table = index.table
-    if isinstance(table, HashTable):
+    found = _number(trace, index.table, code, present, span)
+    if index.rows is None:
+        return found
+    rows = trace.assembler.table(index.rows)
+    return trace.assembler.compute(Operation.GATHER, found, rows, kind=kind_of(index.rows.dtype))
+
+
+def _number(
+    trace: Trace, table: DirectTable | HashTable, code: Register, present: Register | bool, span: int | None
+) -> Register:
+    """1 + the number of the key, else 0."""
+    if not isinstance(table, DirectTable):
         found = _hash_find(trace, table, code)
         if present is True:
             return found
@@ -219,23 +231,14 @@ def _expand(
 ) -> Register:
     """1 + the position of each row with the key; with `everything` 0 for a key without one."""
     assembler = trace.assembler
-    nowhere = index.offsets.shape[0] - 2
-    if isinstance(index.groups, HashTable):
-        group = _hash_find(trace, index.groups, code)
-        if present is not True:
-            group = assembler.compute(Operation.CHOOSE, trace.mask(present), group, trace.constant(nowhere))
+    if index.groups is not None:
+        group = _number(trace, index.groups, code, present, span)
     else:
-        assert span is not None
-        absent = nowhere if index.groups is None else span
-        group = code
-        if present is not True:
-            group = assembler.compute(Operation.CHOOSE, trace.mask(present), code, trace.constant(absent))
-        if index.groups is not None:
-            table = index.groups.values
-            group = assembler.compute(Operation.GATHER, group, assembler.table(table), kind=kind_of(table.dtype))
+        nowhere = trace.constant(index.offsets.shape[0] - 2)
+        group = code if present is True else assembler.compute(Operation.CHOOSE, trace.mask(present), code, nowhere)
     most = int((index.offsets[1:] - index.offsets[:-1]).max())
     assembler.step = max(1, min(assembler.step, _MOST_PAIRS // max(1, most)))
-    order = -1 if index.order is None else assembler.table(index.order)
+    order = -1 if index.order is None else assembler.table(index.order.to(index.offsets.dtype))
     return assembler.compute(
         Operation.EXPAND_ALL if everything else Operation.EXPAND,
         group,
@@ -249,7 +252,7 @@ def _expand(
 def _is_member(
     trace: Trace, index: Members, code: Register, present: Register | bool, span: int | None
 ) -> Register | bool:
-    if isinstance(index.table, HashTable):
+    if not isinstance(index.table, DirectTable):
         found = _hash_find(trace, index.table, code)
         matched = trace.inverse(trace.assembler.compute(Operation.RANGE, found, is_mask=True))
         return trace.both(present, matched)

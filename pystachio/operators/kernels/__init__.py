@@ -6,12 +6,14 @@ faster than torch's on a CPU, torch's run anywhere. Everything else in this pack
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Protocol
 
 import torch
 
 from pystachio.operators.column import Bounds
 from pystachio.operators.kernels import host, portable
+from pystachio.operators.kernels.numbering import Numbering
 
 Scalar = bool | int | float
 
@@ -39,7 +41,17 @@ class Primitives(Protocol):
 
     def group_rows(self, codes: torch.Tensor, slots: int) -> tuple[torch.Tensor, torch.Tensor]: ...
 
-    def repeat(self, values: torch.Tensor, counts: torch.Tensor) -> torch.Tensor: ...
+    def number_keys(self, keys: torch.Tensor) -> Numbering: ...
+
+    def number_codes(self, codes: torch.Tensor, span: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]: ...
+
+    def ranges(self, groups: torch.Tensor, count: int) -> tuple[torch.Tensor, torch.Tensor | None]: ...
+
+    def ranges_of(self, offsets: torch.Tensor, groups: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]: ...
+
+    def pairs(
+        self, starts: torch.Tensor, counts: torch.Tensor, order: torch.Tensor | None, limit: int
+    ) -> Iterator[tuple[torch.Tensor, torch.Tensor]]: ...
 
 
 def primitives(device: torch.device) -> Primitives:

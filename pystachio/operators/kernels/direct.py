@@ -7,7 +7,7 @@ from typing import Final
 
 import torch
 
-from pystachio.operators.kernels.hash_table import payload_of, row_dtype, row_numbers
+from pystachio.operators.kernels import primitives
 
 SPARSE_SLOTS: Final = 1 << 24
 """Up to this many slots (64 MB of row numbers) a table pays however few of them are used."""
@@ -36,22 +36,21 @@ class DirectTable:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class DirectInsertion:
-    """Like `hash_table.Insertion`, with the code as the slot."""
+class DirectNumbering:
+    """Like `numbering.Numbering`, with the code as the slot: `occupants` [span + 1] hold 1 + the number of each code, 0
+    where no row has it."""
 
     occupants: torch.Tensor
-    winners: torch.Tensor
+    numbers: torch.Tensor
+    first: torch.Tensor
 
-    def table(self, values: torch.Tensor | None = None, default: int = 0) -> DirectTable:
-        """A table from code to the value of its representative row; without `values` to 1 + its position, else 0."""
-        return DirectTable(self.occupants if values is None else payload_of(self.occupants, values, default))
+    def table(self) -> DirectTable:
+        return DirectTable(self.occupants)
 
 
-def insert(codes: torch.Tensor, span: int) -> DirectInsertion:
-    """Put `codes` (int32 or int64 [rows], in [0, span)) into a new table."""
-    occupants = torch.zeros(span + 1, dtype=row_dtype(codes.shape[0]), device=codes.device)
-    occupants.scatter_(0, codes.to(torch.int64), row_numbers(codes.shape[0], occupants))
-    return DirectInsertion(occupants, occupants.index_select(0, codes))
+def number(codes: torch.Tensor, span: int) -> DirectNumbering:
+    """The distinct ones of `codes` (int32 or int64 [rows], in [0, span))."""
+    return DirectNumbering(*primitives(codes.device).number_codes(codes, span))
 
 
 def members(codes: torch.Tensor, span: int) -> DirectTable:

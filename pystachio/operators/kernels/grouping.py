@@ -13,6 +13,7 @@ from pystachio.operators.column import BytesColumn, Column
 from pystachio.operators.kernels import direct, hash_table, primitives
 from pystachio.operators.kernels.direct import SLOTS_PER_ROW
 from pystachio.operators.kernels.keys import KeyCodes, group_codes
+from pystachio.operators.kernels.numbering import Numbering
 from pystachio.operators.kernels.selection import take
 
 _FEWEST_DENSE_SLOTS: Final = 4096
@@ -53,6 +54,15 @@ class Grouping:
             return torch.full((1,), self.rows, dtype=torch.int64, device=self.device)
         counts = torch.bincount(self.ids, minlength=self.slots) if self.slot_rows is None else self.slot_rows
         return self._groups_of(counts)
+
+    @property
+    def is_trivial(self) -> bool:
+        """Whether row i is group i."""
+        if self.codes is None or self.groups != self.rows:
+            return False
+        return torch.equal(
+            self.representatives, torch.arange(self.rows, device=self.device).to(self.representatives.dtype)
+        )
 
     def sums(self, values: torch.Tensor) -> torch.Tensor:
         """[groups] of `values` [rows]: float64, or int64 for integers of any width."""
@@ -142,9 +152,9 @@ def _by_codes(keys: Sequence[Column], rows: int, device: torch.device, allow_dir
     codes = group_codes(keys)
     if allow_direct and codes.span is not None and codes.span <= max(_FEWEST_DENSE_SLOTS, _DENSE_SLOTS_PER_ROW * rows):
         return _dense(codes.values, codes.span, rows)
-    winners = _winners(codes, allow_direct)
-    ids, representatives = hash_table.number_groups(winners)
-    return Grouping(rows, ids, representatives.shape[0], None, representatives, device)
+    numbering = _numbering(codes, allow_direct)
+    first = numbering.first
+    return Grouping(rows, numbering.numbers, first.shape[0], None, first, device)
 
 
 def _dense(codes: torch.Tensor, span: int, rows: int) -> Grouping:
@@ -155,8 +165,8 @@ def _dense(codes: torch.Tensor, span: int, rows: int) -> Grouping:
     return Grouping(rows, codes, span, used, holders.index_select(0, used) - 1, codes.device, counts)
 
 
-def _winners(codes: KeyCodes, allow_direct: bool) -> torch.Tensor:
+def _numbering(codes: KeyCodes, allow_direct: bool) -> Numbering:
     # The table is needed once: unlike a join's it does not pay when few of its slots are used.
     if allow_direct and codes.span is not None and codes.span <= SLOTS_PER_ROW * codes.values.shape[0]:
-        return direct.insert(codes.values, codes.span).winners
-    return hash_table.insert(codes.values.to(torch.int64)).winners
+        return direct.number(codes.values, codes.span)
+    return hash_table.number(codes.values.to(torch.int64))

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import ctypes
+from collections.abc import Callable, Iterator
 from typing import Any, Final
 
 import numpy as np
 import torch
 
 from pystachio.operators.column import Bounds
-from pystachio.operators.kernels import native, portable
+from pystachio.operators.kernels import hash_compiled, native, portable
+from pystachio.operators.kernels.hash_compiled import MOST_ROWS
+from pystachio.operators.kernels.numbering import Numbering
 
 Scalar = bool | int | float
 
@@ -83,11 +86,6 @@ def offsets_within(values: torch.Tensor, low: int, span: int) -> torch.Tensor:
     return torch.from_numpy(distance.view(view.dtype))
 
 
-def repeat(values: torch.Tensor, counts: torch.Tensor) -> torch.Tensor:
-    """Each value as often as `counts` says."""
-    return torch.from_numpy(values.numpy().repeat(counts.numpy()))
-
-
 def group_sums(values: torch.Tensor, codes: torch.Tensor, slots: int) -> torch.Tensor:
     """int64 [slots]: the sums, wrapping, of the integer `values` by their integer `codes` in [0, slots)."""
     library = native.library()
@@ -112,3 +110,101 @@ def group_rows(codes: torch.Tensor, slots: int) -> tuple[torch.Tensor, torch.Ten
     )
     assert status == native.Status.OK, "widths of integers"
     return counts, last
+
+
+def number_keys(keys: torch.Tensor) -> Numbering:
+    """The distinct ones of `keys` (int64 [rows])."""
+    library = native.library()
+    if library is None or keys.shape[0] > MOST_ROWS:
+        return portable.number_keys(keys)
+    return hash_compiled.number_keys(library, keys)
+
+
+def number_codes(codes: torch.Tensor, span: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """[span + 1] 1 + the number of each code of `codes` (int32 or int64 [rows], in [0, span)), 0 for none; the number
+    of each row; the position of one row of each number."""
+    library, rows = native.library(), codes.shape[0]
+    if library is None or rows > MOST_ROWS:
+        return portable.number_codes(codes, span)
+    codes = codes.contiguous()
+    occupants = torch.zeros(span + 1, dtype=torch.int32)
+    numbers, first = (torch.empty(rows, dtype=torch.int32) for _ in range(2))
+    groups = library.pystachio_number_codes(
+        codes.data_ptr(), codes.itemsize, rows, span, occupants.data_ptr(), numbers.data_ptr(), first.data_ptr()
+    )
+    assert groups >= 0, "codes in their span"
+    return occupants, numbers, first if groups == rows else first[:groups].clone()
+
+
+def ranges(groups: torch.Tensor, count: int) -> tuple[torch.Tensor, torch.Tensor | None]:
+    """Rows by `groups` (int32 or int64 [rows], in [0, count)): where those of each begin ([count + 1]), and their
+    positions in that order (None: they stand so)."""
+    library, rows = native.library(), groups.shape[0]
+    view = groups.numpy()
+    if library is None or rows > MOST_ROWS:
+        return portable.ranges(groups, count)
+    groups, offsets = groups.contiguous(), torch.empty(count + 1, dtype=torch.int32)
+    following, order = torch.empty(count, dtype=torch.int32), torch.empty(rows, dtype=torch.int32)
+    status = library.pystachio_ranges(
+        groups.data_ptr(),
+        groups.itemsize,
+        rows,
+        count,
+        offsets.data_ptr(),
+        following.data_ptr(),
+        order.data_ptr(),
+    )
+    assert status == native.Status.OK, "groups in their range"
+    return offsets, None if bool((view[1:] >= view[:-1]).all()) else order
+
+
+def ranges_of(offsets: torch.Tensor, groups: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Where the range of each group (in [0, len(offsets) - 1)) begins, and how long it is."""
+    library = native.library()
+    if library is None or offsets.dtype != torch.int32:
+        return portable.ranges_of(offsets, groups)
+    groups = groups.contiguous()
+    starts, counts = (torch.empty(groups.shape[0], dtype=torch.int32) for _ in range(2))
+    status = library.pystachio_ranges_of(
+        offsets.data_ptr(),
+        len(offsets),
+        groups.data_ptr(),
+        groups.itemsize,
+        len(groups),
+        starts.data_ptr(),
+        counts.data_ptr(),
+    )
+    assert status == native.Status.OK, "groups in their range"
+    return starts, counts
+
+
+def pairs(
+    starts: torch.Tensor, counts: torch.Tensor, order: torch.Tensor | None, limit: int
+) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+    """Each row with each place of its range of `order` (None: with each number of the range), at most `limit` pairs
+    at a time: int32 or int64."""
+    library = native.library()
+    places = starts if order is None else order
+    if library is None or starts.shape[0] > MOST_ROWS or places.dtype != torch.int32:
+        yield from portable.pairs(starts, counts, order, limit)
+        return
+    starts, counts = starts.to(torch.int32).contiguous(), counts.to(torch.int32).contiguous()
+    order_rows = MOST_ROWS if order is None else order.shape[0]
+    left, cursor = int(counts.sum()), (ctypes.c_int64 * 2)()
+    while left:
+        size = min(limit, left)
+        probe, build = (torch.empty(size, dtype=torch.int32) for _ in range(2))
+        made = library.pystachio_pairs(
+            starts.data_ptr(),
+            counts.data_ptr(),
+            len(starts),
+            None if order is None else order.data_ptr(),
+            order_rows,
+            size,
+            cursor,
+            probe.data_ptr(),
+            build.data_ptr(),
+        )
+        assert made == size, "ranges within the order"
+        yield probe, build
+        left -= size

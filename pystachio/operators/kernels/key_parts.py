@@ -15,9 +15,9 @@ import torch
 
 from pystachio.operators.column import BytesColumn, Column, Dictionary, DictionaryColumn, FixedColumn, WideDecimalColumn
 from pystachio.operators.kernels import primitives
-from pystachio.operators.kernels.bounds import bounds_of
+from pystachio.operators.kernels.bounds import bounds_of, with_measured_bounds
 from pystachio.operators.kernels.selection import plain, widen
-from pystachio.operators.kernels.strings import index, to_codes, translate
+from pystachio.operators.kernels.strings import find, index, to_codes, translate
 
 SPAN_LIMIT: Final = 1 << 62
 """Spans from here on do not fit the arithmetic on int64 codes."""
@@ -68,7 +68,13 @@ class CodePart:
 
     def encode(self, column: Column) -> Digits:
         assert isinstance(column, BytesColumn | DictionaryColumn)
-        coded = to_codes(column)
+        if isinstance(column, BytesColumn):
+            found = find(column, self.dictionary)
+            digits = torch.where(found < 0, self.span, found)
+            if self.null_digit and column.validity is not None:
+                digits = torch.where(column.validity, digits, self.span - 1)
+            return Digits(digits, self.span)
+        coded = column
         if coded.dictionary is self.dictionary:
             digits, exact = index(coded.codes), True
         elif len(coded.dictionary) == 0:
@@ -142,14 +148,17 @@ class NullPart:
 KeyPart = RangePart | CodePart | RawPart | NullPart
 
 
+def prepared(column: Column) -> Column:
+    """The column as `parts_of` wants it: strings as codes, numbers with their bounds."""
+    return to_codes(column) if isinstance(column, BytesColumn) else with_measured_bounds(column)
+
+
 def parts_of(column: Column, null_equal: bool) -> tuple[KeyPart, ...]:
-    """The parts that tell the values of `column` apart; NULL is a value of its own when `null_equal`."""
+    """The parts that tell the values of `column` (prepared) apart; NULL is a value of its own when `null_equal`."""
     null_digit = null_equal and column.validity is not None
     null_part = (NullPart(),) if null_digit else ()
-    if isinstance(column, BytesColumn) or (
-        isinstance(column, DictionaryColumn) and isinstance(column.dictionary.values, BytesColumn)
-    ):
-        dictionary = to_codes(column).dictionary
+    if isinstance(column, DictionaryColumn) and isinstance(column.dictionary.values, BytesColumn):
+        dictionary = column.dictionary
         return (CodePart(dictionary, len(dictionary) + null_digit, null_digit),)
     column = plain(column)
     if isinstance(column, WideDecimalColumn):

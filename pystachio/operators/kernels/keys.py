@@ -11,11 +11,11 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from pystachio.operators.column import Column
+from pystachio.operators.column import BytesColumn, Column
 from pystachio.operators.kernels import hash_table
-from pystachio.operators.kernels.bounds import with_measured_bounds
-from pystachio.operators.kernels.hash_table import HashTable
-from pystachio.operators.kernels.key_parts import SPAN_LIMIT, Digits, KeyPart, parts_of
+from pystachio.operators.kernels.key_parts import SPAN_LIMIT, Digits, KeyPart, parts_of, prepared
+from pystachio.operators.kernels.numbering import HashTable
+from pystachio.operators.kernels.strings import numbered
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -84,7 +84,7 @@ def encode_build(columns: Sequence[Column], null_equal: Sequence[bool]) -> tuple
 
     Rows with a NULL in a column that is not `null_equal` equal nothing, not even themselves.
     """
-    columns = [with_measured_bounds(column) for column in columns]
+    columns = [prepared(column) for column in columns]
     parts = _all_parts(columns, null_equal)
     if len(parts) == 1:
         column, part = parts[0]
@@ -95,7 +95,7 @@ def encode_build(columns: Sequence[Column], null_equal: Sequence[bool]) -> tuple
 
 def group_codes(columns: Sequence[Column]) -> KeyCodes:
     """Codes of rows among themselves, NULLs being equal: every row has one."""
-    columns = [with_measured_bounds(column) for column in columns]
+    columns = [numbered(c) if isinstance(c, BytesColumn) else prepared(c) for c in columns]
     parts = _all_parts(columns, (True,) * len(columns))
     if len(parts) == 1:
         column, part = parts[0]
@@ -125,6 +125,9 @@ def _fold(
         if digits.span is None:
             values, radix, digit_numbers = _number(digits.values, lookups)
             missing = digits.absent
+            if not lookups and radix == values.shape[0]:
+                # All rows differ in this part already.
+                return KeyEncoding((), radix), KeyCodes(values, radix, exact=True)
         else:
             values, missing = _ranged(digits, None)
             radix = max(1, digits.span)
@@ -155,10 +158,9 @@ def _append(code: torch.Tensor, digits: torch.Tensor, radix: int, span: int) -> 
 
 
 def _number(values: torch.Tensor, lookup: bool) -> tuple[torch.Tensor, int, HashTable | None]:
-    """Numbers of the distinct values, how many there are (at least 1), and the table that finds them (-1: absent)."""
-    insertion = hash_table.insert(values)
-    numbers, first = hash_table.number_groups(insertion.winners)
-    return numbers, max(1, first.shape[0]), insertion.table(numbers, -1) if lookup else None
+    """Numbers of the distinct values, how many there are (at least 1), and the table that finds them."""
+    numbering = hash_table.number(values)
+    return numbering.numbers, max(1, numbering.first.shape[0]), numbering.table() if lookup else None
 
 
 def _ranged(digits: Digits, numbers: HashTable | None) -> tuple[torch.Tensor, torch.Tensor | None]:
@@ -174,7 +176,7 @@ def _ranged(digits: Digits, numbers: HashTable | None) -> tuple[torch.Tensor, to
 
 def _numbered(values: torch.Tensor, numbers: HashTable) -> tuple[torch.Tensor, torch.Tensor]:
     found = numbers.lookup(values)
-    return found.clamp(min=0), found < 0
+    return (found - 1).clamp_(min=0), found == 0
 
 
 def _either(left: torch.Tensor | None, right: torch.Tensor | None) -> torch.Tensor | None:

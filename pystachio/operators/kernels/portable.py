@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Final
 
 import torch
 
 from pystachio.operators.column import Bounds
+from pystachio.operators.kernels.hash_rounds import number_groups, number_keys
+from pystachio.operators.kernels.numbering import row_dtype, row_numbers
+
+__all__ = ["number_keys"]
 
 Scalar = bool | int | float
 
@@ -89,3 +93,55 @@ def group_rows(codes: torch.Tensor, slots: int) -> tuple[torch.Tensor, torch.Ten
     holders = torch.zeros(slots, dtype=torch.int64, device=codes.device)
     numbers = torch.arange(1, len(ids) + 1, device=codes.device)
     return torch.bincount(ids, minlength=slots), holders.scatter_(0, ids, numbers)
+
+
+def number_codes(codes: torch.Tensor, span: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """[span + 1] 1 + the number of each code of `codes` (int32 or int64 [rows], in [0, span)), 0 for none; the number
+    of each row; the position of one row of each number."""
+    occupants = torch.zeros(span + 1, dtype=row_dtype(codes.shape[0]), device=codes.device)
+    occupants.scatter_(0, codes.to(torch.int64), row_numbers(codes.shape[0], occupants))
+    numbers, first = number_groups(occupants.index_select(0, codes))
+    if first.shape[0] < codes.shape[0]:
+        occupants = torch.cat((numbers.new_zeros(1), numbers + 1)).index_select(0, occupants)
+    return occupants, numbers, first
+
+
+def ranges(groups: torch.Tensor, count: int) -> tuple[torch.Tensor, torch.Tensor | None]:
+    """Rows by `groups` (int32 or int64 [rows], in [0, count)): where those of each begin ([count + 1]), and their
+    positions in that order (None: they stand so)."""
+    rows = groups.shape[0]
+    offsets = torch.zeros(count + 1, dtype=row_dtype(rows), device=groups.device)
+    offsets[1:] = torch.cumsum(torch.bincount(groups, minlength=count), 0)
+    if bool((groups[1:] >= groups[:-1]).all()):
+        return offsets, None
+    return offsets, torch.sort(groups, stable=True).indices.to(offsets.dtype)
+
+
+def ranges_of(offsets: torch.Tensor, groups: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Where the range of each group (in [0, len(offsets) - 1)) begins, and how long it is."""
+    starts = offsets.index_select(0, groups)
+    return starts, offsets.index_select(0, groups + 1) - starts
+
+
+def pairs(
+    starts: torch.Tensor, counts: torch.Tensor, order: torch.Tensor | None, limit: int
+) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+    """Each row with each place of its range of `order` (None: with each number of the range), at most `limit` pairs
+    at a time: int32 or int64."""
+    ends = torch.cumsum(counts, 0, dtype=torch.int64)
+    total = int(ends[-1]) if ends.shape[0] else 0
+    if total == 0:
+        return
+    firsts = torch.arange(0, total, limit, device=ends.device)
+    edges = torch.stack((firsts, (firsts + limit).clamp_(max=total) - 1))
+    first_rows, last_rows = torch.searchsorted(ends, edges, right=True).tolist()
+    for first, first_row, last_row in zip(range(0, total, limit), first_rows, last_rows, strict=True):
+        last, of = min(first + limit, total), slice(first_row, last_row + 1)
+        whole_begins = ends[of] - counts[of]
+        begins = whole_begins.clamp(min=first)
+        lengths = ends[of].clamp(max=last) - begins
+        rows = torch.arange(first_row, last_row + 1, dtype=row_dtype(last_row + 1), device=ends.device)
+        shifts = starts[of] + (begins - whole_begins) - (begins - first)
+        positions = torch.arange(last - first, device=ends.device) + torch.repeat_interleave(shifts, lengths)
+        found = positions if order is None else order.index_select(0, positions)
+        yield torch.repeat_interleave(rows, lengths), found

@@ -9,8 +9,8 @@ import torch
 
 from pystachio.operators.kernels import direct, hash_table, primitives
 from pystachio.operators.kernels.direct import DirectTable
-from pystachio.operators.kernels.hash_table import HashTable
 from pystachio.operators.kernels.keys import KeyCodes
+from pystachio.operators.kernels.numbering import HashTable, Numbering, row_dtype
 from pystachio.operators.kernels.pairs import Matches
 
 _DENSE_SLOTS_PER_ROW: Final = 4
@@ -29,31 +29,35 @@ class Members:
 
     def contains(self, codes: KeyCodes) -> torch.Tensor:
         """bool [rows]: True where the key exists."""
-        found = _lookup(self.table, codes, 0)
+        found = _lookup(self.table, codes)
         return found.view(torch.bool) if found.dtype == torch.uint8 else found != 0
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class UniqueIndex:
-    """At most one row per key: `table` holds 1 + its position, 0 for no row."""
+    """At most one row per key: `table` holds 1 + the number of the key, 0 for no key. `rows` [1 + keys] are 1 + the
+    position of the row by that number, None: the same number."""
 
     table: DirectTable | HashTable
+    rows: torch.Tensor | None
 
     @property
     def nbytes(self) -> int:
-        return self.table.nbytes
+        return self.table.nbytes + (0 if self.rows is None else self.rows.nbytes)
 
     def find(self, codes: KeyCodes) -> torch.Tensor:
         """int32 or int64 [rows]: 1 + the position of the row with that key, 0 where there is none."""
-        return _lookup(self.table, codes, 0)
+        found = _lookup(self.table, codes)
+        return found if self.rows is None else self.rows.index_select(0, found)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RangeIndex:
     """Any number of rows per key, in compressed sparse rows.
 
-    `groups` numbers the keys (None: the code is the number). The rows of key g are `order[offsets[g]:offsets[g + 1]]`,
-    or that range itself when `order` is None; the last of `offsets` makes the range of an absent key empty.
+    `groups` numbers the keys from 1, and 0 is an absent one; without it the code is the number, and the last an absent
+    one. The rows of key g are `order[offsets[g]:offsets[g + 1]]`, or that range itself when `order` is None; that of an
+    absent key is empty.
     """
 
     groups: DirectTable | HashTable | None
@@ -67,9 +71,9 @@ class RangeIndex:
 
     def find(self, codes: KeyCodes) -> Matches:
         """The matching rows of each row."""
-        group = codes.values if self.groups is None else _lookup(self.groups, codes, self.offsets.shape[0] - 2)
-        starts = self.offsets.index_select(0, group)
-        return Matches(starts, self.offsets.index_select(0, group + 1) - starts, self.order)
+        group = codes.values if self.groups is None else _lookup(self.groups, codes)
+        starts, counts = primitives(group.device).ranges_of(self.offsets, group)
+        return Matches(starts, counts, self.order)
 
 
 RowIndex = UniqueIndex | RangeIndex
@@ -80,42 +84,42 @@ def index_members(codes: KeyCodes, *, allow_direct: bool) -> Members:
     if allow_direct and codes.span is not None and direct.is_addressable(codes.span, codes.values.shape[0]):
         return Members(direct.members(codes.values, codes.span))
     values, _ = _present(codes)
-    return Members(hash_table.insert(values.to(torch.int64)).table())
+    return Members(hash_table.number(values.to(torch.int64)).table())
 
 
 def index_rows(codes: KeyCodes, *, allow_direct: bool) -> RowIndex:
     """An index of the rows with these keys; rows that equal nothing (NULL keys) are left out."""
     values, kept = _present(codes)
+    rows = values.shape[0]
     span = codes.span if allow_direct else None
-    insertion: direct.DirectInsertion | hash_table.Insertion
-    if span is not None and direct.is_addressable(span, values.shape[0]):
-        insertion = direct.insert(values, span)
+    numbering: direct.DirectNumbering | Numbering
+    if span is not None and direct.is_addressable(span, rows):
+        numbering = direct.number(values, span)
     else:
         span = None
-        insertion = hash_table.insert(values.to(torch.int64))
-    if hash_table.all_win(insertion.winners):
+        numbering = hash_table.number(values.to(torch.int64))
+    count = numbering.first.shape[0]
+    if count == rows:
         return UniqueIndex(
-            insertion.table() if kept is None else insertion.table((kept + 1).to(insertion.winners.dtype))
+            numbering.table(), None if kept is None else _with_none(kept + 1).to(row_dtype(len(codes.values)))
         )
-    if span is not None and span <= _DENSE_SLOTS_PER_ROW * values.shape[0]:
-        return _ranges(None, values, span, kept)
-    groups, first = hash_table.number_groups(insertion.winners)
-    return _ranges(insertion.table(groups, first.shape[0]), groups, first.shape[0], kept)
+    if span is not None and span <= _DENSE_SLOTS_PER_ROW * rows:
+        offsets, order = _ranges(values, span, kept)
+        return RangeIndex(None, torch.cat((offsets, offsets[-1:])), order)
+    offsets, order = _ranges(numbering.numbers, count, kept)
+    return RangeIndex(numbering.table(), _with_none(offsets), order)
 
 
-def _ranges(
-    table: DirectTable | HashTable | None, groups: torch.Tensor, count: int, kept: torch.Tensor | None
-) -> RangeIndex:
-    rows = groups.shape[0]
-    offsets = torch.zeros(count + 2, dtype=hash_table.row_dtype(rows), device=groups.device)
-    offsets[1:-1] = torch.cumsum(torch.bincount(groups, minlength=count), 0)
-    offsets[-1] = rows
-    if bool((groups[1:] >= groups[:-1]).all()):
-        order = kept
-    else:
-        order = torch.sort(groups, stable=True).indices
-        order = order if kept is None else kept.index_select(0, order)
-    return RangeIndex(table, offsets, None if order is None else order.to(hash_table.row_dtype(rows)))
+def _with_none(values: torch.Tensor) -> torch.Tensor:
+    return torch.cat((values.new_zeros(1), values))
+
+
+def _ranges(groups: torch.Tensor, count: int, kept: torch.Tensor | None) -> tuple[torch.Tensor, torch.Tensor | None]:
+    """Where the rows of each group begin ([count + 1]), and the rows by group (None: they are)."""
+    offsets, order = primitives(groups.device).ranges(groups, count)
+    if kept is not None:
+        order = (kept if order is None else kept.index_select(0, order)).to(row_dtype(int(kept[-1]) + 2))
+    return offsets, order
 
 
 def _present(codes: KeyCodes) -> tuple[torch.Tensor, torch.Tensor | None]:
@@ -135,10 +139,8 @@ def _present(codes: KeyCodes) -> tuple[torch.Tensor, torch.Tensor | None]:
     return codes.values.index_select(0, kept), kept
 
 
-def _lookup(table: DirectTable | HashTable, codes: KeyCodes, default: int) -> torch.Tensor:
-    match table:
-        case DirectTable():
-            return table.lookup(codes.values)
-        case HashTable():
-            found = table.lookup(codes.values.to(torch.int64))
-            return found if codes.absent is None else torch.where(codes.absent, default, found)
+def _lookup(table: DirectTable | HashTable, codes: KeyCodes) -> torch.Tensor:
+    if isinstance(table, DirectTable):
+        return table.lookup(codes.values)
+    found = table.lookup(codes.values.to(torch.int64))
+    return found if codes.absent is None else torch.where(codes.absent, 0, found)

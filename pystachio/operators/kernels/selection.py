@@ -8,7 +8,6 @@ from functools import reduce
 import pyarrow as pa
 import torch
 
-from pystachio.operators.arrow import column_from_arrow, large_array
 from pystachio.operators.batch import Batch
 from pystachio.operators.column import (
     Bounds,
@@ -20,6 +19,7 @@ from pystachio.operators.column import (
 )
 from pystachio.operators.kernels import primitives
 from pystachio.operators.kernels.strings import index, unify
+from pystachio.operators.kernels.texts import take_texts
 from pystachio.operators.placement import values_on
 
 
@@ -34,7 +34,8 @@ def take(column: Column, indices: torch.Tensor) -> Column:
         case DictionaryColumn(type=type_, codes=codes, dictionary=dictionary):
             return DictionaryColumn(type_, codes.index_select(0, indices), dictionary, validity)
         case BytesColumn():
-            return _take_bytes(column, indices, validity)
+            taken = take_texts(column, indices)
+            return taken if validity is None else BytesColumn(taken.type, taken.offsets, taken.data, validity)
 
 
 def take_batch(batch: Batch, indices: torch.Tensor) -> Batch:
@@ -189,21 +190,6 @@ def union_bounds(known: Sequence[Bounds | None]) -> Bounds | None:
     if len(ranges) < len(known) or not ranges:
         return None
     return min(low for low, _ in ranges), max(high for _, high in ranges)
-
-
-def _take_bytes(column: BytesColumn, indices: torch.Tensor, validity: torch.Tensor | None) -> BytesColumn:
-    if indices.device.type == "cpu":
-        array = large_array(BytesColumn(column.type, column.offsets, column.data))
-        taken = column_from_arrow(array.take(pa.array(indices.numpy())))
-        assert isinstance(taken, BytesColumn)
-        return BytesColumn(column.type, taken.offsets, taken.data, validity)
-    starts = column.offsets.index_select(0, indices)
-    lengths = column.offsets.index_select(0, indices + 1) - starts
-    offsets = torch.zeros(indices.shape[0] + 1, dtype=torch.int64, device=indices.device)
-    torch.cumsum(lengths, 0, out=offsets[1:])
-    shifts = torch.repeat_interleave(starts - offsets[:-1], lengths)
-    positions = torch.arange(shifts.shape[0], device=indices.device) + shifts
-    return BytesColumn(column.type, offsets, column.data.index_select(0, positions), validity)
 
 
 def _concat_validity(columns: Sequence[Column]) -> torch.Tensor | None:

@@ -17,7 +17,8 @@ from pystachio.operators.arrow import (
     large_array,
 )
 from pystachio.operators.column import BytesColumn, Dictionary, DictionaryColumn, FixedColumn
-from pystachio.operators.placement import table_on
+from pystachio.operators.kernels.texts import encode_texts, find_texts, number_texts
+from pystachio.operators.placement import column_on, table_on
 
 _HOST: Final = torch.device("cpu")
 
@@ -26,8 +27,11 @@ def to_codes(column: BytesColumn | FixedColumn | DictionaryColumn) -> Dictionary
     """The column with its distinct values in a dictionary (int32 codes in order of first appearance)."""
     if isinstance(column, DictionaryColumn):
         return column
-    encoded = arrow_view(column).dictionary_encode()
     device = _device(column)
+    if isinstance(column, BytesColumn):
+        numbers, dictionary = encode_texts(_on_host(column))
+        return DictionaryColumn(column.type, numbers.to(device), dictionary, column.validity)
+    encoded = arrow_view(column).dictionary_encode()
     dictionary = dictionary_from_arrow(encoded.dictionary)
     codes, validity = codes_from_arrow(encoded.indices, len(dictionary))
     return DictionaryColumn(
@@ -69,11 +73,18 @@ def translate(source: Dictionary, target: Dictionary, device: torch.device = _HO
     key = ("translate", target)
     known = source.derived.get(key)
     if known is None:
-        positions = pc.index_in(arrow_view(source.values), value_set=arrow_view(target.values)).fill_null(-1)
-        mapping = column_from_arrow(positions)
-        assert isinstance(mapping, FixedColumn)
-        known = source.derived.setdefault(key, mapping.values)
+        known = source.derived.setdefault(key, _positions(source, target))
     return table_on(source, key, cast(torch.Tensor, known), device)
+
+
+def _positions(source: Dictionary, target: Dictionary) -> torch.Tensor:
+    if isinstance(source.values, BytesColumn) and isinstance(target.values, BytesColumn):
+        return find_texts(source.values, target)
+    mapping = column_from_arrow(
+        pc.index_in(arrow_view(source.values), value_set=arrow_view(target.values)).fill_null(-1)
+    )
+    assert isinstance(mapping, FixedColumn)
+    return mapping.values
 
 
 def index(codes: torch.Tensor) -> torch.Tensor:
@@ -96,6 +107,23 @@ def _union(dictionaries: tuple[Dictionary, ...]) -> Dictionary:
             largest = dictionary_from_arrow(values)
         known = dictionaries[0].derived.setdefault(key, largest)
     return cast(Dictionary, known)
+
+
+def find(column: BytesColumn, dictionary: Dictionary) -> torch.Tensor:
+    """The code in `dictionary` (of strings) of each row's value: int32, -1 where it has none or for NULL."""
+    return find_texts(_on_host(column), dictionary).to(column.offsets.device)
+
+
+def numbered(column: BytesColumn) -> FixedColumn:
+    """Strings as numbers that are equal where they are."""
+    numbers, count = number_texts(_on_host(column))
+    return FixedColumn(pa.int32(), numbers.to(column.offsets.device), column.validity, (0, max(0, count - 1)))
+
+
+def _on_host(column: BytesColumn) -> BytesColumn:
+    moved = column_on(column, _HOST)
+    assert isinstance(moved, BytesColumn)
+    return moved
 
 
 def _device(column: BytesColumn | FixedColumn) -> torch.device:

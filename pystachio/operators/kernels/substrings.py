@@ -1,7 +1,6 @@
-"""Searching many strings at once: the bytes of a whole column are one text, in which each piece is found everywhere.
-
-Several times faster than a search per string for pieces that are rare, as those of selective predicates are. Bytes are
-as good as characters: in UTF-8 no character's bytes occur inside another's.
+"""Searching many strings at once. In C each by itself; without the library the bytes of a whole column are one text,
+in which each piece is found everywhere: several times faster than a search per string for pieces that are rare, as
+those of selective predicates are. In UTF-8 no character's bytes occur inside another's.
 """
 
 from __future__ import annotations
@@ -12,6 +11,8 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+
+from pystachio.operators.kernels import native
 
 Bytes = npt.NDArray[np.uint8]
 Positions = npt.NDArray[np.int64]
@@ -46,8 +47,30 @@ def match_pieces(offsets: Positions, data: Bytes, prefix: bytes, pieces: Sequenc
     """Per string whether it is `prefix`, then anything with the `pieces` in that order in it, then `suffix`.
 
     String i is data[offsets[i]:offsets[i + 1]]. Taking the earliest place for each piece leaves the most room for the
-    rest, so one pass decides. After the first piece only the strings that have it are searched.
+    rest, so one pass decides.
     """
+    library = native.library()
+    if library is None:
+        return _match_everywhere(offsets, data, prefix, pieces, suffix)
+    texts = (prefix, *pieces, suffix)
+    ends = np.cumsum([len(text) for text in texts], dtype=np.int64)
+    matches = np.empty(len(offsets) - 1, np.bool_)
+    status = library.pystachio_match_pieces(
+        offsets.ctypes.data,
+        data.ctypes.data,
+        len(data),
+        len(matches),
+        b"".join(texts),
+        ends.ctypes.data,
+        len(texts),
+        matches.ctypes.data,
+    )
+    assert status == native.Status.OK, "offsets within the data"
+    return matches
+
+
+def _match_everywhere(offsets: Positions, data: Bytes, prefix: bytes, pieces: Sequence[bytes], suffix: bytes) -> Mask:
+    """In rounds over the whole column; after the first piece only the strings that have it are searched."""
     rows = np.flatnonzero(np.diff(offsets) >= len(prefix) + len(suffix)) if not pieces else np.arange(len(offsets) - 1)
     limits, text, used = offsets, data, np.broadcast_to(np.int64(len(prefix)), len(rows))
     for number, piece in enumerate(pieces):

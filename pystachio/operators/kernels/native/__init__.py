@@ -14,7 +14,7 @@ from functools import cache
 from importlib.machinery import EXTENSION_SUFFIXES
 from pathlib import Path
 
-INTERFACE_VERSION = 5
+INTERFACE_VERSION = 6
 _NAME = "_native"
 
 LOWEST = -(2**63)
@@ -173,3 +173,32 @@ def _declare(loaded: ctypes.CDLL) -> None:
     loaded.pystachio_group_rows.argtypes = (pointer, width, number, number, pointer, pointer)
     loaded.pystachio_run_program.argtypes = (pointer,)
     loaded.pystachio_run_program.restype = None
+    _declare_hashing(loaded)
+
+
+def _declare_hashing(loaded: ctypes.CDLL) -> None:
+    pointer, number, width = ctypes.c_void_p, ctypes.c_int64, ctypes.c_int32
+    arguments = {
+        "use_large_pages": (pointer, number),
+        "clear": (pointer, number),
+        "grow_keys": (pointer, number, pointer, number),
+        "find_keys": (pointer, number, pointer, number, pointer),
+        "grow_texts": (pointer, number, pointer, number),
+        "find_texts": (pointer, pointer, pointer, number, pointer, number, pointer, pointer, pointer),
+        "hash_texts": (pointer, pointer, number, pointer),
+        "match_pieces": (pointer, pointer, number, number, pointer, pointer, number, pointer),
+        "ranges": (pointer, width, number, number, pointer, pointer, pointer),
+        "ranges_of": (pointer, number, pointer, width, number, pointer, pointer),
+        "gather_offsets": (pointer, number, pointer, width, number, pointer),
+        "gather_bytes": (pointer, pointer, number, pointer, width, number, pointer, pointer, number),
+    }
+    counting = {
+        "number_keys": (pointer, number, number, pointer, number, pointer, pointer, pointer),
+        "number_texts": (*(pointer,) * 3, number, number, pointer, number, *(pointer,) * 4),
+        "number_codes": (pointer, width, number, number, pointer, pointer, pointer),
+        "pairs": (pointer, pointer, number, pointer, number, number, pointer, pointer, pointer),
+    }
+    for name, types in (arguments | counting).items():
+        function = getattr(loaded, f"pystachio_{name}")
+        function.argtypes = types
+        function.restype = number if name in counting else width

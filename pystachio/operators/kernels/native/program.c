@@ -241,8 +241,7 @@ PS_CLONES static void run_from(ps_run *run, const ps_instruction *now, vector v,
             gather_float(n, INTEGERS(now->a), run->tables[now->b], now->kind, now->x, FLOATS(now->out));
             break;
         case PS_HASH_FIND:
-            hash_find(n, INTEGERS(now->a), run->tables[now->b], run->tables[now->c], now->kind, now->x, now->y,
-                      INTEGERS(now->out));
+            hash_find(n, INTEGERS(now->a), run->tables[now->b], now->x, INTEGERS(now->out));
             break;
         case PS_EXPAND:
         case PS_EXPAND_ALL: expand(run, now, v, bank, done); return;

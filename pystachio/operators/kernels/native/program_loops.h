@@ -5,7 +5,9 @@
 #include <string.h>
 
 #include "clones.h"
+#include "hash.h"
 #include "program.h"
+#include "slots.h"
 
 typedef struct {
     int64_t base;
@@ -171,33 +173,18 @@ PS_INLINE void gather_float(int32_t n, const int64_t *restrict at, const void *t
 #undef LOOP
 }
 
-/* Home slots as in hash_table.first_slots. */
-PS_INLINE int64_t home_slot(int64_t key, int32_t shift, int64_t mask) {
-    uint64_t mixed = (uint64_t)(key ^ (key >> 33)) * 0xFF51AFD7ED558CCDu;
-    mixed ^= (uint64_t)((int64_t)mixed >> 32);
-    mixed *= 0xC4CEB9FE1A85EC53u;
-    return ((int64_t)mixed >> shift) & mask;
-}
-
-PS_INLINE void hash_find(int32_t n, const int64_t *restrict wanted, const int64_t *restrict keys, const void *values,
-                         int32_t kind, int64_t capacity, int64_t empty, int64_t *restrict out) {
-    int64_t mask = capacity - 1;
-    int32_t shift = 64 - __builtin_ctzll((uint64_t)capacity);
+PS_INLINE void hash_find(int32_t n, const int64_t *restrict wanted, const ps_key_slot *restrict slots, int64_t capacity,
+                         int64_t *restrict out) {
+    uint64_t mask = (uint64_t)capacity - 1;
+    int shift = home_shift(capacity);
     for (int32_t i = 0; i < n; i++) {
-        out[i] = home_slot(wanted[i], shift, mask);
-        __builtin_prefetch(keys + out[i]);
+        out[i] = (int64_t)(hash_of(wanted[i]) >> shift);
+        prefetch(slots + out[i]);
     }
     for (int32_t i = 0; i < n; i++) {
-        int64_t slot = out[i];
-        while (keys[slot] != wanted[i] && keys[slot] != empty) slot = (slot + 1) & mask;
-        out[i] = slot;
-    }
-    if (kind == PS_INT32) {
-        const int32_t *restrict found = values;
-        EACH(out[i] = found[out[i]];)
-    } else {
-        const int64_t *restrict found = values;
-        EACH(out[i] = found[out[i]];)
+        uint64_t at = (uint64_t)out[i];
+        while (slots[at].number && slots[at].key != wanted[i]) at = (at + 1) & mask;
+        out[i] = slots[at].number;
     }
 }
 

@@ -1,0 +1,175 @@
+"""The hash tables of native/hash.c, over int64 keys and over strings. Memory is allocated here, loops run there."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+import torch
+
+from pystachio.operators.column import BytesColumn
+from pystachio.operators.kernels.numbering import capacity_for
+
+MOST_ROWS: Final = 2**31 - 1
+
+_FIRST_CAPACITY: Final = 1 << 10
+_LARGEST_STEP: Final = 8
+"""Tables grow so much at a time as long as most keys are new."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class KeyTable:
+    """`slots` (int64 [capacity, 2]): keys and their numbers from 1, 0 where a slot is free."""
+
+    library: ctypes.CDLL
+    slots: torch.Tensor
+
+    @property
+    def nbytes(self) -> int:
+        return int(self.slots.nbytes)
+
+    def lookup(self, keys: torch.Tensor) -> torch.Tensor:
+        """See `numbering.HashTable`."""
+        keys, found = keys.contiguous(), torch.empty(keys.shape[0], dtype=torch.int32)
+        self.library.pystachio_find_keys(
+            keys.data_ptr(), len(keys), self.slots.data_ptr(), len(self.slots), found.data_ptr()
+        )
+        return found
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class KeyNumbering:
+    """See `numbering.Numbering`. Groups are numbered as they appear."""
+
+    library: ctypes.CDLL
+    slots: torch.Tensor
+    numbers: torch.Tensor
+    first: torch.Tensor
+
+    def table(self) -> KeyTable:
+        return KeyTable(self.library, self.slots)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class TextTable:
+    """`slots` (int64 [capacity]): the upper half of a string's hash and its number from 1; number n is row n - 1 of
+    `texts`."""
+
+    library: ctypes.CDLL
+    slots: torch.Tensor
+    texts: BytesColumn
+
+    @property
+    def nbytes(self) -> int:
+        return int(self.slots.nbytes)
+
+    def lookup(self, column: BytesColumn) -> torch.Tensor:
+        """int32 [rows]: the number of each string, 0 where the table does not have it or it is NULL."""
+        found = torch.empty(len(column), dtype=torch.int32)
+        offsets, data, validity = _contiguous(column)
+        self.library.pystachio_find_texts(
+            offsets.data_ptr(),
+            data.data_ptr(),
+            None if validity is None else validity.data_ptr(),
+            len(column),
+            self.slots.data_ptr(),
+            len(self.slots),
+            self.texts.offsets.data_ptr(),
+            self.texts.data.data_ptr(),
+            found.data_ptr(),
+        )
+        return found
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class TextNumbering:
+    """`numbers` (int32 [rows], 0 for NULL) and `first` (int32 [groups]) are as for keys; `slots` those of a table."""
+
+    slots: torch.Tensor
+    numbers: torch.Tensor
+    first: torch.Tensor
+
+
+def number_keys(library: ctypes.CDLL, keys: torch.Tensor) -> KeyNumbering:
+    """The distinct ones of `keys` (int64 [rows], at most MOST_ROWS)."""
+    keys = keys.contiguous()
+    numbers, first = (torch.empty(keys.shape[0], dtype=torch.int32) for _ in range(2))
+
+    def number(row: int, slots: torch.Tensor, groups: ctypes.c_int64) -> int:
+        return int(
+            library.pystachio_number_keys(
+                keys.data_ptr(),
+                row,
+                len(keys),
+                slots.data_ptr(),
+                len(slots),
+                numbers.data_ptr(),
+                first.data_ptr(),
+                ctypes.byref(groups),
+            )
+        )
+
+    slots, groups = _number(library, len(keys), 2, number, library.pystachio_grow_keys)
+    return KeyNumbering(library, slots, numbers, first[:groups].clone())
+
+
+def number_texts(library: ctypes.CDLL, column: BytesColumn) -> TextNumbering:
+    """The distinct values of the strings (at most MOST_ROWS rows), NULLs left out."""
+    offsets, data, validity = _contiguous(column)
+    rows = len(column)
+    numbers, first = (torch.empty(rows, dtype=torch.int32) for _ in range(2))
+    places = torch.empty(rows, 2, dtype=torch.int64)
+    library.pystachio_use_large_pages(places.data_ptr(), places.nbytes)
+
+    def number(row: int, slots: torch.Tensor, groups: ctypes.c_int64) -> int:
+        return int(
+            library.pystachio_number_texts(
+                offsets.data_ptr(),
+                data.data_ptr(),
+                None if validity is None else validity.data_ptr(),
+                row,
+                rows,
+                slots.data_ptr(),
+                len(slots),
+                places.data_ptr(),
+                numbers.data_ptr(),
+                first.data_ptr(),
+                ctypes.byref(groups),
+            )
+        )
+
+    slots, groups = _number(library, rows, 1, number, library.pystachio_grow_texts)
+    return TextNumbering(slots.view(-1), numbers, first[:groups].clone())
+
+
+def _number(
+    library: ctypes.CDLL,
+    rows: int,
+    width: int,
+    number: Callable[[int, torch.Tensor, ctypes.c_int64], int],
+    grow: Callable[[int, int, int, int], None],
+) -> tuple[torch.Tensor, int]:
+    """Slots (int64 [capacity, width]) after numbering all rows, and how many groups there are."""
+    largest = capacity_for(rows)
+    slots, groups = _free_slots(library, min(_FIRST_CAPACITY, largest), width), ctypes.c_int64(0)
+    row = number(0, slots, groups)
+    while row < rows:
+        step = _LARGEST_STEP if 2 * groups.value > row else 2
+        larger = _free_slots(library, min(step * len(slots), largest), width)
+        grow(slots.data_ptr(), len(slots), larger.data_ptr(), len(larger))
+        slots = larger
+        row = number(row, slots, groups)
+    return slots, groups.value
+
+
+def _free_slots(library: ctypes.CDLL, capacity: int, width: int) -> torch.Tensor:
+    slots = torch.empty(capacity, width, dtype=torch.int64)
+    library.pystachio_clear(slots.data_ptr(), slots.nbytes)
+    return slots
+
+
+def _contiguous(column: BytesColumn) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]:
+    validity = None if column.validity is None else column.validity.contiguous()
+    return column.offsets.contiguous(), column.data.contiguous(), validity

@@ -1,0 +1,41 @@
+/* Slots of hash tables: what hash.c and hash_texts.c share. */
+#ifndef PYSTACHIO_SLOTS_H
+#define PYSTACHIO_SLOTS_H
+
+#include <stdint.h>
+
+#ifndef PS_INLINE
+#include "clones.h"
+#endif
+
+#define BLOCK 64
+#define HOT_SLOTS 1024 /* these fit the first-level cache */
+
+PS_INLINE void prefetch(const void *at) {
+#if defined(__GNUC__)
+    __builtin_prefetch(at);
+#else
+    (void)at;
+#endif
+}
+
+/* A hash >> this is the home slot. */
+PS_INLINE int home_shift(int64_t capacity) {
+    int bits = 0;
+    while ((int64_t)1 << bits < capacity) bits++;
+    return 64 - bits;
+}
+
+/* Searches end at a free slot, of which there always are some. */
+PS_INLINE int64_t most_groups(int64_t capacity) { return capacity / 2; }
+
+PS_INLINE uint64_t hash_of(int64_t key) {
+    uint64_t mixed = (uint64_t)key;
+    mixed ^= mixed >> 33;
+    mixed *= 0xFF51AFD7ED558CCDu;
+    mixed ^= mixed >> 32;
+    mixed *= 0xC4CEB9FE1A85EC53u;
+    return mixed;
+}
+
+#endif

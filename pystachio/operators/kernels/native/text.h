@@ -1,0 +1,13 @@
+/* Searches in strings: row i is data[offsets[i]] to data[offsets[i + 1]], of `data_bytes` in all. */
+#ifndef PYSTACHIO_TEXT_H
+#define PYSTACHIO_TEXT_H
+
+#include "decode.h"
+
+/* matches[row]: whether it is piece 0, then anything with pieces 1 to count - 2 in that order in it, then the last
+ * piece. Piece i is pieces[ends[i - 1]] to pieces[ends[i]]; the inner ones are not empty. PS_CORRUPT when `offsets` leave
+ * `data`. */
+PS_EXPORT int32_t pystachio_match_pieces(const int64_t *offsets, const uint8_t *data, int64_t data_bytes, int64_t rows,
+                                         const uint8_t *pieces, const int64_t *ends, int64_t count, uint8_t *matches);
+
+#endif

@@ -1,0 +1,69 @@
+"""Codes, ranges and pairs in C against those in torch."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pystachio.operators.kernels import host, portable
+
+GROUPS = st.lists(st.integers(0, 9), max_size=60)
+DTYPES = st.sampled_from([torch.int32, torch.int64])
+
+
+@settings(deadline=None)
+@given(GROUPS, DTYPES)
+def test_codes_are_numbered_by_appearance(codes: list[int], dtype: torch.dtype) -> None:
+    values = torch.tensor(codes, dtype=dtype)
+    for kernels in (host, portable):
+        occupants, numbers, first = kernels.number_codes(values, 10)
+        assert [codes[first[number]] for number in numbers.tolist()] == codes
+        assert sorted(set(numbers.tolist())) == list(range(len(set(codes)))) == list(range(len(first)))
+        assert [int(occupants[code]) - 1 for code in codes] == numbers.tolist()
+        assert {code for code in range(11) if occupants[code]} == set(codes)
+
+
+@settings(deadline=None)
+@given(GROUPS, DTYPES)
+def test_ranges(groups: list[int], dtype: torch.dtype) -> None:
+    values = torch.tensor(groups, dtype=dtype)
+    expected, order = portable.ranges(values, 10)
+    offsets, found = host.ranges(values, 10)
+    assert torch.equal(offsets, expected)
+    assert (found is None) == (order is None) == (groups == sorted(groups))
+    if found is not None and order is not None:
+        assert torch.equal(found, order)
+    wanted = torch.arange(10, dtype=dtype).flip(0)
+    for ours, theirs in zip(host.ranges_of(offsets, wanted), portable.ranges_of(offsets, wanted), strict=True):
+        assert torch.equal(ours, theirs)
+
+
+@settings(deadline=None)
+@given(st.lists(st.integers(0, 5), max_size=30), st.integers(1, 20), st.booleans())
+def test_pairs(counts: list[int], limit: int, ordered: bool) -> None:
+    lengths = torch.tensor(counts, dtype=torch.int32)
+    starts = (7 * torch.arange(len(counts), dtype=torch.int32)) % 5
+    order = torch.arange(10, dtype=torch.int32).flip(0) if ordered else None
+    ours = list(host.pairs(starts, lengths, order, limit))
+    theirs = list(portable.pairs(starts, lengths, order, limit))
+    assert [len(probe) for probe, _ in ours] == [len(probe) for probe, _ in theirs]
+    for mine, other in zip(ours, theirs, strict=True):
+        assert [part.tolist() for part in mine] == [part.tolist() for part in other]
+
+
+def test_what_is_out_of_range_is_refused() -> None:
+    if host.native.library() is None:
+        pytest.skip("the C library is not built")
+    for bad in (-1, 10, 2**40):
+        codes = torch.tensor([0, bad])
+        with pytest.raises(AssertionError):
+            host.number_codes(codes, 10)
+        with pytest.raises(AssertionError):
+            host.ranges(codes, 10)
+        with pytest.raises(AssertionError):
+            host.ranges_of(torch.zeros(11, dtype=torch.int32), codes)
+    three = torch.tensor([3], dtype=torch.int32)
+    with pytest.raises(AssertionError):
+        list(host.pairs(three, three, torch.zeros(5, dtype=torch.int32), 10))
