@@ -163,17 +163,22 @@ class ScanRows:
         useful = () if self.is_tested else tuple(use.is_useful for use in self.reader.filters)
         return self.reader, self.is_tested, useful
 
-    def batch(self) -> Batch:
+    def batches(self) -> Iterator[Batch]:
         """The surviving rows of the output columns."""
-        piece = self.piece
-        if not self.is_tested:
-            piece = self.reader.select(self.columns, piece.start, piece.stop)
-        return self.reader.batch(self.columns, piece)
+        if self.is_tested:
+            yield self.reader.batch(self.columns, self.piece)
+        else:
+            for start, stop in self.reader.pieces(self.length):
+                yield self.reader.batch(self.columns, self.reader.select(self.columns, start, stop))
 
 
 def gathered(rows: Iterable[Batch | ScanRows]) -> Iterator[Batch]:
     """Everything as batches."""
-    return (part.batch() if isinstance(part, ScanRows) else part for part in rows)
+    for part in rows:
+        if isinstance(part, ScanRows):
+            yield from part.batches()
+        else:
+            yield part
 
 
 @dataclass(slots=True, eq=False)
@@ -230,10 +235,9 @@ class UnitRows:
     def select_and_put_out(self, source: FetchedExtents) -> Iterator[ScanRows]:
         """All of the unit's rows."""
         if not self.missing(self.reader.first) and not self.missing(self.reader.rest):
-            pieces = tuple(Piece(start, stop, None) for start, stop in self.reader.pieces(self.unit.rows))
-            self.alive = pieces
-            for piece in pieces:
-                yield ScanRows(self.reader, self.columns, piece, is_tested=False)
+            whole = Piece(0, self.unit.rows, None)
+            self.alive = (whole,)
+            yield ScanRows(self.reader, self.columns, whole, is_tested=False)
             return
         self.select(source)
         yield from self.put_out(source)

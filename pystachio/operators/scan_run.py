@@ -17,7 +17,7 @@ from pystachio.operators.column import Column
 from pystachio.operators.operator import Output
 from pystachio.operators.parquet_decode import FetchedExtents
 from pystachio.operators.placement import to_device
-from pystachio.operators.scan_rows import RowReader, ScanRows, UnitRows
+from pystachio.operators.scan_rows import RowReader, ScanRows, UnitRows, gathered
 from pystachio.operators.scan_units import Unit, in_turns
 from pystachio.runtime.context import Context
 from pystachio.runtime.failures import root_cause
@@ -59,7 +59,8 @@ class _Fetch:
     spread: bool
     nbytes: int
     reservation: Reservation
-    fetched: asyncio.Task[_Fetched]
+    fetched: asyncio.Task[_Fetched] | None
+    """None: all columns are hot."""
 
 
 class ScanRun:
@@ -99,13 +100,13 @@ class ScanRun:
             cold = [position for position in everything if position not in hot]
             split = self._reads_twice() and any(position in cold for position in self._reader.rest)
             chunks = self._reader.chunks
-            stored = {} if chunks is None else await chunks.find(self._ctx, unit, cold)
+            stored = {} if chunks is None or not cold else await chunks.find(self._ctx, unit, cold)
             nbytes = _read_bytes(unit, cold, stored)
             await self._window.enter(nbytes)
-            reservation = await self._reserve(nbytes + unit.decoded_bytes(everything), Tier.HOST)
+            reservation = await self._reserve(nbytes + unit.decoded_bytes(cold), Tier.HOST)
             first = [position for position in self._reader.first if position in cold]
-            fetched = group.create_task(self._read(unit, first if split else cold, stored))
-            spread = self._spreads(index, unit)
+            fetched = group.create_task(self._read(unit, first if split else cold, stored)) if cold else None
+            spread = fetched is not None and self._spreads(index, unit)
             self._ready.put_nowait(_Fetch(unit, hot, stored, split, spread, nbytes, reservation, fetched))
         for _ in range(self._takers):
             self._ready.put_nowait(None)
@@ -150,8 +151,7 @@ class ScanRun:
 
     async def _work(self) -> None:
         while (fetch := await self._ready.get()) is not None:
-            with self._ctx.metrics.waiting(WaitReason.IO, fetch.unit.file.path, fetch.nbytes):
-                fetched = await fetch.fetched
+            fetched = await self._fetched(fetch)
             self._window.leave(fetch.nbytes)
             rows = UnitRows(self._reader, fetch.unit, fetch.hot | fetched.columns)
             if fetch.spread:
@@ -171,6 +171,12 @@ class ScanRun:
             self._dead += not rows.alive
             self._release(fetch.reservation)
 
+    async def _fetched(self, fetch: _Fetch) -> _Fetched:
+        if fetch.fetched is None:
+            return _Fetched(FetchedExtents(fetch.unit.file.path, fetch.unit.file.size, ()), {})
+        with self._ctx.metrics.waiting(WaitReason.IO, fetch.unit.file.path, fetch.nbytes):
+            return await fetch.fetched
+
     async def _put_out(self, rows: UnitRows, produce: Callable[[], Iterable[ScanRows]]) -> None:
         """Emit rows of the unit, from the device where one computes."""
         stream = self._ctx.stream
@@ -178,7 +184,7 @@ class ScanRun:
             await self._out.emit(produce)
             return
         reservation = await self._reserve(rows.unit.decoded_bytes(self._reader.output), Tier.DEVICE)
-        await self._out.emit(lambda: (to_device(rows.batch(), stream) for rows in produce()))
+        await self._out.emit(lambda: (to_device(batch, stream) for batch in gathered(produce())))
         self._release(reservation)
 
     async def _read_rest(self, rows: UnitRows, fetch: _Fetch) -> FetchedExtents:

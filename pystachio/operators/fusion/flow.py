@@ -91,9 +91,9 @@ class Flow:
         if self.fused:
             segment = self._segment(0, rows.by_position, rows.length, rows)
         if segment is None:
-            batch = rows.batch()
-            producer.metrics.add_batch(rows_out=batch.length, nbytes=batch.nbytes)
-            yield from self._from(0, batch)
+            for batch in rows.batches():
+                producer.metrics.add_batch(rows_out=batch.length, nbytes=batch.nbytes)
+                yield from self._from(0, batch)
             return
         piece = rows.piece
         chosen = None if piece.survivors is None else piece.survivors.to(torch.int32)
