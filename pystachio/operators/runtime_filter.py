@@ -2,13 +2,13 @@
 
 A filter only ever removes rows that the join would drop, so applying it is optional and any part of it may be missing.
 The idea is "sideways information passing" (Beeri and Ramakrishnan, "On the power of magic", 1991); bounds prune whole
-row groups, the membership table prunes rows.
+row groups, the set of keys prunes rows.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
@@ -17,12 +17,7 @@ import torch
 
 from pystachio.operators.arrow import column_to_arrow, dictionary_from_arrow, dictionary_to_arrow
 from pystachio.operators.column import Bounds, BytesColumn, Column, Dictionary, DictionaryColumn, FixedColumn
-
-TABLE_SPAN_LIMIT = 1 << 26
-"""Slots of the largest membership table worth building: one byte each."""
-
-_PADDING_FACTOR = 4
-_PADDED_SLOTS = 1 << 20
+from pystachio.operators.kernels.key_sets import KeySet, key_set
 
 MOST_STRINGS = 1 << 16
 """String keys (rows of plain ones, distinct ones) beyond which a filter costs more than it saves."""
@@ -33,13 +28,13 @@ class RuntimeFilter:
     """The keys of a join's build side, of logical type `type`; a NULL key never passes.
 
     `empty`: there is no key at all, nothing passes. `bounds`: inclusive range of the keys in `expressions.Literal`
-    encoding (integer-like types), None when unknown. `table`: one bool or uint8 per value from bounds[0] to bounds[1],
-    non-zero where the value is a key. `values`: the distinct keys of a string column (instead of bounds and table).
+    encoding (integer-like types), None when unknown. `keys`: those in the range, None when all values of it may be one.
+    `values`: the distinct keys of a string column (instead of bounds and keys).
     """
 
     type: pa.DataType
     bounds: Bounds | None = None
-    table: torch.Tensor | None = None
+    keys: KeySet | None = None
     values: Dictionary | None = None
     empty: bool = False
 
@@ -50,27 +45,7 @@ class RuntimeFilter:
         if self.bounds is None:
             return True
         first, last = max(low, self.bounds[0]), min(high, self.bounds[1])
-        if first > last:
-            return False
-        if self.table is None:
-            return True
-        # numpy's stops at the first one, torch's does not.
-        return bool(self.table.numpy()[first - self.bounds[0] : last - self.bounds[0] + 1].view(np.bool_).any())
-
-    def covering(self, bounds: Bounds | None) -> RuntimeFilter:
-        """The same filter with a table over the whole range of the column it is for, where that is affordable.
-
-        Then a row is one lookup, without comparisons before it.
-        """
-        if self.table is None or self.bounds is None or bounds is None:
-            return self
-        low, high = min(bounds[0], self.bounds[0]), max(bounds[1], self.bounds[1])
-        span = high - low + 1
-        if span > min(TABLE_SPAN_LIMIT, max(_PADDED_SLOTS, _PADDING_FACTOR * len(self.table))):
-            return self
-        table = torch.zeros(span, dtype=self.table.dtype)
-        table[self.bounds[0] - low : self.bounds[1] - low + 1] = self.table
-        return replace(self, bounds=(low, high), table=table)
+        return first <= last and (self.keys is None or self.keys.may_have(first, last))
 
     def select(self, column: Column) -> torch.Tensor | None:
         """int64 positions of the rows that may match, ascending; None when all may."""
@@ -78,7 +53,7 @@ class RuntimeFilter:
             return torch.empty(0, dtype=torch.int64)
         match column:
             case FixedColumn(values=values) if self.bounds is not None and not values.dtype.is_floating_point:
-                return _select_integers(values, column.validity, column.bounds, self.bounds, self.table)
+                return _select_integers(values, column.validity, column.bounds, self.bounds, self.keys)
             case DictionaryColumn() if self.values is not None:
                 return _select_codes(column, self.values)
             case _:
@@ -106,13 +81,7 @@ def _filter_of_integers(type_: pa.DataType, columns: Sequence[FixedColumn]) -> R
         return RuntimeFilter(type_, empty=True)
     low = min(int(values.min()) for values in keys)
     high = max(int(values.max()) for values in keys)
-    if high - low >= TABLE_SPAN_LIMIT:
-        return RuntimeFilter(type_, (low, high))
-    table = np.zeros(high - low + 1, dtype=np.bool_)
-    for values in keys:
-        table[np.subtract(values, low, dtype=np.int64)] = True
-    dense = bool(table.all())
-    return RuntimeFilter(type_, (low, high), None if dense else torch.from_numpy(table))
+    return RuntimeFilter(type_, (low, high), key_set(np.concatenate(keys), (low, high)))
 
 
 def _valid_values(column: FixedColumn) -> np.ndarray:
@@ -148,7 +117,7 @@ def _select_integers(
     validity: torch.Tensor | None,
     known: Bounds | None,
     bounds: Bounds,
-    table: torch.Tensor | None,
+    keys: KeySet | None,
 ) -> torch.Tensor | None:
     values = column.numpy()
     limits = np.iinfo(np.uint8 if values.dtype == np.bool_ else values.dtype)
@@ -156,20 +125,15 @@ def _select_integers(
     if low > high:
         return torch.empty(0, dtype=torch.int64)
     inside = known is not None and low <= known[0] and known[1] <= high and validity is None
-    if inside and table is None:
-        return None
     if inside:
-        assert table is not None
-        wide = column if column.dtype in (torch.int32, torch.int64) else column.to(torch.int32)
-        return _positions(table.index_select(0, wide - bounds[0] if bounds[0] else wide).numpy())
+        return None if keys is None else _positions(keys.contains(values))
     passing = (values >= low) & (values <= high)
     if validity is not None:
         passing &= validity.numpy()
-    if table is None:
+    if keys is None:
         return _positions(passing)
     rows = np.flatnonzero(passing)
-    hits = table.numpy()[np.subtract(values[rows], bounds[0], dtype=np.int64)]
-    return torch.from_numpy(rows[hits.view(np.bool_)])
+    return torch.from_numpy(rows[keys.contains(values[rows])])
 
 
 def _select_codes(column: DictionaryColumn, values: Dictionary) -> torch.Tensor | None:

@@ -83,7 +83,7 @@ class Scan:
         hot = HotColumns(ctx.hot, dictionaries, bounds)
         reader = RowReader(
             predicate=predicate,
-            filters=tuple(FilterUse(column, value.covering(bounds[column])) for column, value in filters),
+            filters=tuple(FilterUse(column, value) for column, value in filters),
             output=self.output,
             dictionaries=dictionaries,
             bounds=bounds,

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import random
 
+import numpy as np
 import pyarrow as pa
 import pytest
 import torch
 
 from pystachio.operators.arrow import column_from_arrow
 from pystachio.operators.column import BytesColumn, Column, Dictionary, DictionaryColumn, FixedColumn
-from pystachio.operators.runtime_filter import MOST_STRINGS, TABLE_SPAN_LIMIT, RuntimeFilter, filter_of_keys
+from pystachio.operators.kernels import key_sets
+from pystachio.operators.kernels.key_sets import BitSet, BloomFilter
+from pystachio.operators.runtime_filter import MOST_STRINGS, RuntimeFilter, filter_of_keys
 
 
 def ints(values: list[int | None], type_: pa.DataType | None = None) -> Column:
@@ -71,17 +74,21 @@ def test_nothing_passes_an_empty_filter() -> None:
         assert not runtime_filter.may_match(0, 10)
 
 
-def test_a_wide_span_has_bounds_only() -> None:
-    runtime_filter = filter_of_keys([ints([0, TABLE_SPAN_LIMIT])])
+def test_a_wide_span_has_a_bloom_filter() -> None:
+    rng = random.Random(7)
+    keys = [rng.randrange(-(2**62), 2**62) for _ in range(20_000)]
+    runtime_filter = filter_of_keys([ints(keys)])
     assert runtime_filter is not None
-    assert runtime_filter.table is None
-    assert passing(runtime_filter, ints([-1, 0, 5, TABLE_SPAN_LIMIT, TABLE_SPAN_LIMIT + 1])) == [1, 2, 3]
+    assert isinstance(runtime_filter.keys, BloomFilter)
+    assert runtime_filter.select(ints(keys)) is None, "no key is missed"
+    others = [rng.randrange(-(2**62), 2**62) for _ in range(20_000)]
+    assert len(passing(runtime_filter, ints(others))) < 1000, "at most 5 % pass in error"
 
 
 def test_dense_keys_need_no_table() -> None:
     runtime_filter = filter_of_keys([ints([3, 1, 2])])
     assert runtime_filter is not None
-    assert runtime_filter.table is None
+    assert runtime_filter.keys is None
     assert runtime_filter.bounds == (1, 3)
 
 
@@ -148,19 +155,29 @@ def test_a_filter_of_another_dictionary_object() -> None:
     assert passing(RuntimeFilter(pa.string(), values=Dictionary(values)), words(["a", "b"])) == [1]
 
 
-def test_a_padded_table_says_the_same() -> None:
+@pytest.mark.parametrize("with_library", [True, False])
+def test_bits_say_which_values_are_keys(with_library: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    if not with_library:
+        monkeypatch.setattr(key_sets.native, "library", lambda: None)
     rng = random.Random(4)
     for type_ in (pa.int8(), pa.int16(), pa.int32(), pa.int64()):
         keys = [rng.randrange(-40, 40) for _ in range(10)]
         runtime_filter = filter_of_keys([ints(keys)])
         assert runtime_filter is not None
-        padded = runtime_filter.covering((-100, 100))
-        assert padded.bounds == (-100, 100)
+        assert isinstance(runtime_filter.keys, BitSet)
         probe = [rng.randrange(-100, 101) for _ in range(500)]
-        column = ints(probe, type_)
-        assert isinstance(column, FixedColumn)
-        known = FixedColumn(column.type, column.values, None, (-100, 100))
         expected = [i for i, value in enumerate(probe) if value in keys]
-        assert passing(padded, known) == passing(padded, column) == passing(runtime_filter, column) == expected
-    assert runtime_filter.covering((0, 1 << 40)) is runtime_filter
-    assert runtime_filter.covering(None) is runtime_filter
+        assert passing(runtime_filter, ints(probe, type_)) == expected
+        assert all(runtime_filter.may_match(value, value) for value in keys)
+
+
+def test_the_library_and_numpy_make_the_same_set(monkeypatch: pytest.MonkeyPatch) -> None:
+    rng = np.random.default_rng(3)
+    keys = rng.integers(-1000, 9000, 500)
+    bounds = (int(keys.min()), int(keys.max()))
+    compiled = key_sets.key_set(keys, bounds)
+    monkeypatch.setattr(key_sets.native, "library", lambda: None)
+    plain = key_sets.key_set(keys, bounds)
+    assert isinstance(compiled, BitSet)
+    assert isinstance(plain, BitSet)
+    assert compiled.bits.tolist() == plain.bits.tolist()

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from pystachio.operators.column import Bounds
 from pystachio.operators.fusion.expressions import in_range, is_member
 from pystachio.operators.fusion.trace import Form, Symbol, Trace
-from pystachio.operators.kernels.program import Register
+from pystachio.operators.kernels.key_sets import BitSet, BloomFilter, KeySet
+from pystachio.operators.kernels.program import Operation, Register
 from pystachio.operators.runtime_filter import RuntimeFilter, members_of
 
 
@@ -13,13 +15,24 @@ def passing(trace: Trace, runtime_filter: RuntimeFilter, symbol: Symbol) -> Regi
     if runtime_filter.empty:
         return False
     valid = trace.valid(symbol)
-    bounds, table = runtime_filter.bounds, runtime_filter.table
-    if symbol.form is Form.INTEGER and bounds is not None:
-        within = in_range(trace, symbol, *bounds) if table is None else is_member(trace, symbol, table, bounds[0])
-        return trace.both(valid, within)
+    if symbol.form is Form.INTEGER and runtime_filter.bounds is not None:
+        return trace.both(valid, _among(trace, symbol, runtime_filter.bounds, runtime_filter.keys))
     if symbol.form is Form.CODES and runtime_filter.values is not None:
         assert symbol.dictionary is not None
         if len(symbol.dictionary) == 0:
             return False
         return trace.both(valid, is_member(trace, symbol, members_of(symbol.dictionary, runtime_filter.values), 0))
     return True if valid is None else valid
+
+
+def _among(trace: Trace, symbol: Symbol, bounds: Bounds, keys: KeySet | None) -> Register | bool:
+    compute = trace.assembler.compute
+    match keys:
+        case None:
+            return in_range(trace, symbol, *bounds)
+        case BitSet(low=low, span=span, bits=bits):
+            number = trace.assembler.table(bits)
+            return compute(Operation.BIT, trace.values(symbol), number, x=low, y=span, is_mask=True)
+        case BloomFilter(words=words, shift=shift):
+            number = trace.assembler.table(words)
+            return compute(Operation.BLOOM, trace.values(symbol), number, x=shift, is_mask=True)

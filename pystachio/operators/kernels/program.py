@@ -49,6 +49,8 @@ class Operation(IntEnum):
     LOAD_MASK = auto()
     INPUT_RANGE = auto()
     INPUT_MEMBER = auto()
+    BIT = auto()
+    BLOOM = auto()
     RANGE = auto()
     MEMBER = auto()
     COMPARE = auto()

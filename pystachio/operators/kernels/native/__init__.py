@@ -14,7 +14,7 @@ from functools import cache
 from importlib.machinery import EXTENSION_SUFFIXES
 from pathlib import Path
 
-INTERFACE_VERSION = 6
+INTERFACE_VERSION = 7
 _NAME = "_native"
 
 LOWEST = -(2**63)
@@ -171,6 +171,10 @@ def _declare(loaded: ctypes.CDLL) -> None:
     number, width = ctypes.c_int64, ctypes.c_int32
     loaded.pystachio_group_sums.argtypes = (pointer, width, pointer, width, number, number, pointer)
     loaded.pystachio_group_rows.argtypes = (pointer, width, number, number, pointer, pointer)
+    loaded.pystachio_set_bits.argtypes = (pointer, number, number, pointer)
+    loaded.pystachio_set_bits.restype = number
+    loaded.pystachio_set_bloom.argtypes = (pointer, number, pointer, width)
+    loaded.pystachio_set_bloom.restype = None
     loaded.pystachio_run_program.argtypes = (pointer,)
     loaded.pystachio_run_program.restype = None
     _declare_hashing(loaded)

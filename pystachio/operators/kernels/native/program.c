@@ -183,6 +183,8 @@ PS_CLONES static void run_from(ps_run *run, const ps_instruction *now, vector v,
         case PS_INPUT_MEMBER:
             input_member(v, run->inputs[now->a], now->kind, run->tables[now->b], now->x, now->y, MASK(now->out));
             break;
+        case PS_BIT: bit(n, INTEGERS(now->a), run->tables[now->b], now->x, now->y, MASK(now->out)); break;
+        case PS_BLOOM: bloom(n, INTEGERS(now->a), run->tables[now->b], now->x, MASK(now->out)); break;
         case PS_RANGE: {
             const uint64_t *a = (uint64_t *)INTEGERS(now->a);
             uint64_t low = (uint64_t)now->x, width = (uint64_t)now->y - low;

@@ -6,6 +6,7 @@
 
 #include "clones.h"
 #include "hash.h"
+#include "key_sets.h"
 #include "program.h"
 #include "slots.h"
 
@@ -126,6 +127,23 @@ PS_INLINE void member(int32_t n, const int64_t *restrict values, const uint8_t *
     EACH(MEMBER(values[i]))
 }
 #undef MEMBER
+
+PS_INLINE void bit(int32_t n, const int64_t *restrict values, const uint8_t *restrict bits, int64_t low, int64_t span,
+                   uint8_t *restrict out) {
+    for (int32_t i = 0; i < n; i++) {
+        uint64_t at = (uint64_t)values[i] - (uint64_t)low;
+        uint64_t safe = at < (uint64_t)span ? at : 0;
+        out[i] = (bits[safe >> 3] >> (safe & 7)) & (at < (uint64_t)span);
+    }
+}
+
+PS_INLINE void bloom(int32_t n, const int64_t *restrict values, const uint64_t *restrict words, int64_t shift,
+                     uint8_t *restrict out) {
+    for (int32_t i = 0; i < n; i++) {
+        uint64_t hash = ps_bloom_hash(values[i]), wanted = ps_bloom_bits(hash);
+        out[i] = (words[hash >> shift] & wanted) == wanted;
+    }
+}
 
 PS_INLINE void compare(int32_t n, int32_t comparison, const int64_t *restrict a, const int64_t *restrict b,
                        uint8_t *restrict out) {

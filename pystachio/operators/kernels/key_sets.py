@@ -1,0 +1,113 @@
+"""Sets of integers that scans ask whether a row's key may be in: a bit per value of a range, or a Bloom filter.
+
+The Bloom filter is register-blocked (Lang, Neumann, Kemper and Boncz, "Performance-Optimal Filtering: Bloom Overtakes
+Cuckoo at High Throughput", 2019): all bits of a key are in one word of 64.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+import torch
+
+from pystachio.operators.column import Bounds
+from pystachio.operators.kernels import native
+
+_FEWEST_BYTES: Final = 1 << 20
+_BYTES_PER_KEY: Final = 32
+"""A set of bits may take so much, whatever the number of keys, and so much for each."""
+
+_BLOOM_BITS_PER_KEY: Final = 16
+_MOST_BLOOM_KEYS: Final = 1 << 24
+
+_FIRST_FACTOR: Final = 0x9E3779B97F4A7C15
+_SECOND_FACTOR: Final = 0xD6E8FEB86659FD93
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class BitSet:
+    """Bit `value - low` of `bits` (uint8, lowest bit first) is set for each value in the set; `span` bits count."""
+
+    low: int
+    span: int
+    bits: torch.Tensor
+
+    def contains(self, values: np.ndarray) -> np.ndarray:
+        """bool per value."""
+        at = np.subtract(values, self.low, dtype=np.int64)
+        inside = (at >= 0) & (at < self.span)
+        at[~inside] = 0
+        found: np.ndarray = ((self.bits.numpy()[at >> 3] >> (at & 7).astype(np.uint8)) & 1).view(np.bool_)
+        found &= inside
+        return found
+
+    def may_have(self, low: int, high: int) -> bool:
+        """False when no value of the inclusive range is in the set."""
+        first, last = max(low - self.low, 0), min(high - self.low, self.span - 1)
+        return first <= last and bool(self.bits.numpy()[first >> 3 : (last >> 3) + 1].view(np.bool_).any())
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class BloomFilter:
+    """`words` (int64 [a power of two]): a value may be in the set when all its bits of its word are set."""
+
+    words: torch.Tensor
+
+    @property
+    def shift(self) -> int:
+        """A hash shifted right by so many bits is the number of its word."""
+        return 65 - self.words.shape[0].bit_length()
+
+    def contains(self, values: np.ndarray) -> np.ndarray:
+        """bool per value: False only where it is not in the set."""
+        with np.errstate(over="ignore"):
+            mixed = values.astype(np.int64).view(np.uint64) * np.uint64(_FIRST_FACTOR)
+            mixed ^= mixed >> np.uint64(32)
+            mixed *= np.uint64(_SECOND_FACTOR)
+        one = np.uint64(1)
+        wanted = np.zeros_like(mixed)
+        for step in (0, 6, 12):
+            wanted |= one << ((mixed >> np.uint64(step)) & np.uint64(63))
+        words = self.words.numpy().view(np.uint64)[mixed >> np.uint64(self.shift)]
+        result: np.ndarray = (words & wanted) == wanted
+        return result
+
+    def may_have(self, low: int, high: int) -> bool:
+        """It cannot tell."""
+        return True
+
+
+KeySet = BitSet | BloomFilter
+
+
+def key_set(keys: np.ndarray, bounds: Bounds) -> KeySet | None:
+    """The set of the integers `keys`, which are in `bounds`.
+
+    None when that is all values of the range, or when a set would be too large or too slow to make.
+    """
+    low, high = bounds
+    span = high - low + 1
+    library = native.library()
+    if span <= 8 * max(_FEWEST_BYTES, _BYTES_PER_KEY * len(keys)):
+        return _bits(keys, low, span, library)
+    if library is None or len(keys) > _MOST_BLOOM_KEYS:
+        return None
+    size = 1 << max(6, (len(keys) * _BLOOM_BITS_PER_KEY // 64 - 1).bit_length())
+    bloom = BloomFilter(torch.zeros(size, dtype=torch.int64))
+    wide = np.ascontiguousarray(keys, dtype=np.int64)
+    library.pystachio_set_bloom(wide.ctypes.data, len(wide), bloom.words.data_ptr(), bloom.shift)
+    return bloom
+
+
+def _bits(keys: np.ndarray, low: int, span: int, library: ctypes.CDLL | None) -> BitSet | None:
+    if library is None:
+        flags = np.zeros(span, dtype=np.bool_)
+        flags[np.subtract(keys, low, dtype=np.int64)] = True
+        return None if flags.all() else BitSet(low, span, torch.from_numpy(np.packbits(flags, bitorder="little")))
+    bits = torch.zeros(-(-span // 8), dtype=torch.uint8)
+    wide = np.ascontiguousarray(keys, dtype=np.int64)
+    distinct = library.pystachio_set_bits(wide.ctypes.data, len(wide), low, bits.data_ptr())
+    return None if distinct == span else BitSet(low, span, bits)

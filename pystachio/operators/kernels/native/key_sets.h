@@ -1,0 +1,23 @@
+/* Sets of 64-bit integers for the filters of scans; see kernels/key_sets.py. */
+#ifndef PYSTACHIO_KEY_SETS_H
+#define PYSTACHIO_KEY_SETS_H
+
+#include "decode.h"
+
+static inline uint64_t ps_bloom_hash(int64_t key) {
+    uint64_t mixed = (uint64_t)key * 0x9E3779B97F4A7C15u;
+    mixed ^= mixed >> 32;
+    return mixed * 0xD6E8FEB86659FD93u;
+}
+
+static inline uint64_t ps_bloom_bits(uint64_t hash) {
+    return (uint64_t)1 << (hash & 63) | (uint64_t)1 << (hash >> 6 & 63) | (uint64_t)1 << (hash >> 12 & 63);
+}
+
+/* Sets bit key - low for each key; returns how many were not set before. */
+PS_EXPORT int64_t pystachio_set_bits(const int64_t *keys, int64_t count, int64_t low, uint8_t *bits);
+
+/* Sets the keys' bits in 2^(64 - shift) words. */
+PS_EXPORT void pystachio_set_bloom(const int64_t *keys, int64_t count, uint64_t *words, int32_t shift);
+
+#endif
