@@ -47,7 +47,15 @@ class BitSet:
     def may_have(self, low: int, high: int) -> bool:
         """False when no value of the inclusive range is in the set."""
         first, last = max(low - self.low, 0), min(high - self.low, self.span - 1)
-        return first <= last and bool(self.bits.numpy()[first >> 3 : (last >> 3) + 1].view(np.bool_).any())
+        if first > last:
+            return False
+        view = self.bits.numpy()
+        # numpy's `any` stops at the first one.
+        if view[(first >> 3) + 1 : last >> 3].view(np.bool_).any():
+            return True
+        edges = {first >> 3: 0xFF << (first & 7) & 0xFF}
+        edges[last >> 3] = edges.get(last >> 3, 0xFF) & 0xFF >> (7 - (last & 7))
+        return any(int(view[at]) & mask for at, mask in edges.items())
 
 
 @dataclass(frozen=True, slots=True, eq=False)
