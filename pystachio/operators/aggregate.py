@@ -12,7 +12,7 @@ from typing import Any, ClassVar, Final, Protocol, TypeVar
 import torch
 
 from pystachio.operators.aggregate_fold import finished, merged, partial_batches, without_rows
-from pystachio.operators.aggregate_parts import can_split, gathered, split
+from pystachio.operators.aggregate_parts import can_split, gathered, in_key_order, split
 from pystachio.operators.aggregate_plan import AggregatePlan, partial_schema, plan_aggregate
 from pystachio.operators.batch import Batch, Schema
 from pystachio.operators.expressions import AggregateCall
@@ -27,6 +27,9 @@ T = TypeVar("T")
 _MERGE_ROWS: Final = 1 << 20
 _MERGE_BYTES: Final = 64 << 20
 """Partial rows that wait for a merge. Merging later saves work, earlier memory."""
+
+_ORDERED_ROWS: Final = 1 << 16
+"""For fewer rows it is not worth asking whether the groups are in order."""
 
 _LANES: Final = 4
 """So many parts are finished and put out beside each other."""
@@ -139,6 +142,10 @@ class Aggregate:
     async def run(self, ctx: Context, inputs: tuple[Receiver[Batch], ...], out: Output) -> None:
         with await ctx.memory.reserve(0) as reservation:
             wholes, waiting, in_parts = await self._received(ctx, inputs[0], reservation)
+            if not in_parts and sum(part.length for part in waiting) >= _ORDERED_ROWS:
+                ordered = await ctx.stream.run(in_key_order, self.plan, [*wholes, *waiting], ctx.stream.device)
+                if ordered is not None:
+                    wholes, waiting, in_parts = ordered, [], True
             if not in_parts:
                 await self._put_out_at_once(ctx, [*wholes, *waiting], out, reservation)
                 return
@@ -198,6 +205,10 @@ class Aggregate:
             waiting_rows += batch.length
             waiting_bytes += batch.nbytes
             if waiting_rows >= enough_rows or waiting_bytes >= enough_bytes:
+                if not wholes and await ctx.stream.run(in_key_order, self.plan, waiting, ctx.stream.device) is not None:
+                    # No two batches share more than one group: merging them would change nothing.
+                    enough_rows, enough_bytes = 2 * waiting_rows, 2 * waiting_bytes
+                    continue
                 rows = waiting_rows + sum(whole.length for whole in wholes)
                 wholes = await self._merge(ctx, wholes, waiting, reservation, in_parts=in_parts)
                 waiting, waiting_rows, waiting_bytes = [], 0, 0

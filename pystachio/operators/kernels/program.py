@@ -145,10 +145,8 @@ class _Instruction:
     c: Register | int
     x: int
     y: int
-
-    @property
-    def read(self) -> tuple[Register, ...]:
-        return tuple(operand for operand in (self.a, self.b, self.c) if isinstance(operand, Register))
+    read: tuple[Register, ...]
+    """The registers among `a`, `b` and `c`."""
 
 
 class TooManyRegisters(Exception):
@@ -230,7 +228,7 @@ class Assembler:
             known = Register(is_mask)
             if is_shared:
                 self._known[key] = known
-            self._instructions.append(_Instruction(operation, kind, known, a, b, c, x, y))
+            self._append(operation, kind, known, a, b, c, x, y)
         return known
 
     def perform(
@@ -246,7 +244,21 @@ class Assembler:
         kind: int = 0,
     ) -> None:
         """An instruction for its effect."""
-        self._instructions.append(_Instruction(operation, kind, out, a, b, c, x, y))
+        self._append(operation, kind, out, a, b, c, x, y)
+
+    def _append(
+        self,
+        operation: Operation,
+        kind: int,
+        out: Register | int,
+        a: Register | int,
+        b: Register | int,
+        c: Register | int,
+        x: int,
+        y: int,
+    ) -> None:
+        read = tuple([operand for operand in (a, b, c) if isinstance(operand, Register)])
+        self._instructions.append(_Instruction(operation, kind, out, a, b, c, x, y, read))
 
     def assemble(self, boundaries: int) -> Program:
         """Raises TooManyRegisters. `boundaries`: of the counters that the instructions name."""
@@ -255,7 +267,7 @@ class Assembler:
         free: dict[bool, list[int]] = {False: [], True: []}
         used = {False: 0, True: 0}
         expansions = 0
-        code = np.zeros(len(self._instructions), dtype=_INSTRUCTION)
+        code: list[tuple[int, ...]] = []
         for at, step in enumerate(self._instructions):
             x, y = step.x, step.y
             if step.operation in (Operation.FILTER, Operation.EXPAND, Operation.EXPAND_ALL):
@@ -273,9 +285,9 @@ class Assembler:
             else:
                 out_place = out
             operands = [places[part] if isinstance(part, Register) else part for part in (step.a, step.b, step.c)]
-            code[at] = (step.operation, step.kind, out_place, *operands, _signed(x), _signed(y))
-            for register in set(step.read):
-                if last[register] == at:
+            code.append((step.operation, step.kind, out_place, *operands, _signed(x), _signed(y)))
+            for register in step.read:
+                if last[register] == at and register in places:
                     free[register.is_mask].append(places.pop(register))
             if isinstance(out, Register):
                 if last.get(out, -1) > at:
@@ -285,7 +297,14 @@ class Assembler:
         if boundaries > _MOST_BOUNDARIES:
             raise TooManyRegisters
         return Program(
-            code, tuple(self.tables), tuple(self.outputs), used[False], used[True], boundaries, expansions, self.step
+            np.array(code, dtype=_INSTRUCTION),
+            tuple(self.tables),
+            tuple(self.outputs),
+            used[False],
+            used[True],
+            boundaries,
+            expansions,
+            self.step,
         )
 
 
