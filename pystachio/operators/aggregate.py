@@ -28,6 +28,9 @@ _MERGE_ROWS: Final = 1 << 20
 _MERGE_BYTES: Final = 64 << 20
 """Partial rows that wait for a merge. Merging later saves work, earlier memory."""
 
+_SPLIT_ROWS: Final = 1 << 18
+"""From so many rows on the last merge is done in parts, beside each other."""
+
 _ORDERED_ROWS: Final = 1 << 16
 """For fewer rows it is not worth asking whether the groups are in order."""
 
@@ -143,16 +146,19 @@ class Aggregate:
         with await ctx.memory.reserve(0) as reservation:
             wholes, waiting, in_parts = await self._received(ctx, inputs[0], reservation)
             if not in_parts and sum(part.length for part in waiting) >= _ORDERED_ROWS:
-                ordered = await ctx.stream.run(in_key_order, self.plan, [*wholes, *waiting], ctx.stream.device)
+                everything = [*wholes, *waiting]
+                ordered = await ctx.stream.run(in_key_order, self.plan, everything, ctx.stream.device)
                 if ordered is not None:
                     wholes, waiting, in_parts = ordered, [], True
+                elif sum(part.length for part in everything) >= _SPLIT_ROWS and can_split(self.plan, ctx.stream.device):
+                    wholes, waiting, in_parts = [], everything, True
             if not in_parts:
                 await self._put_out_at_once(ctx, [*wholes, *waiting], out, reservation)
                 return
             if waiting:
                 wholes = await self._merge(ctx, wholes, waiting, reservation, in_parts=True)
-            if self.plan.lists and len(wholes) > 1:
-                # A group's distinct values are in several parts.
+            if self.plan.lists and not self.plan.key_width and len(wholes) > 1:
+                # The only group's distinct values are in several parts.
                 wholes = [await ctx.stream.run(concat_batches, wholes)]
             await _together([self._put_out(ctx, wholes, out, reservation) for _ in range(min(_LANES, len(wholes)))])
 
@@ -228,7 +234,9 @@ class Aggregate:
         # The parts, their concatenation and the result exist at once.
         await reservation.resize(3 * sum(part.nbytes for part in (*wholes, *waiting)))
         if in_parts:
-            pieces = await _together([ctx.stream.run(split, batch, self.plan.group_width) for batch in waiting])
+            # By the keys alone where they have distinct values: then all of a group's are in one part.
+            width = self.plan.key_width or self.plan.group_width
+            pieces = await _together([ctx.stream.run(split, batch, width) for batch in waiting])
             merging = gathered(pieces, wholes)
         else:
             merging = [[*wholes, *waiting]]

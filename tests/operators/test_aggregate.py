@@ -259,7 +259,7 @@ def test_unknown_functions_are_refused_when_planned(harness: Any) -> None:
 
 
 def test_groups_beyond_the_budget_are_a_typed_error(harness: Any) -> None:
-    harness.memory.budget = 10_000
+    harness.memory.most = 10_000
     table = pa.table({"k": list(range(10_000))})
     with pytest.raises(ResourceExhausted):
         harness.rows(build(harness, table, (0,), [AggregateCall("count", (), pa.int64())]))

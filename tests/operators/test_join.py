@@ -259,11 +259,11 @@ def test_a_large_direct_table_gives_way_to_hashing_when_memory_is_short(harness:
     join = int_join(harness, [1, 2_000_000, 7], [2_000_000, 1])
     want = [(1, 1), (2_000_000, 2_000_000)]
     assert harness.rows(join) == want
-    harness.memory.budget = 10_000
+    harness.memory.most = 10_000
     assert harness.rows(join) == want
 
 
 def test_a_build_side_beyond_the_budget_is_a_typed_error(harness: Any) -> None:
-    harness.memory.budget = 1000
+    harness.memory.most = 1000
     with pytest.raises(ResourceExhausted):
         harness.rows(int_join(harness, [1], list(range(1000))))

@@ -96,7 +96,7 @@ def test_top_n(harness: Any, seed: int, candidates: int, monkeypatch: pytest.Mon
 
 def test_top_n_holds_candidates_only(harness: Any) -> None:
     table = pa.table({"v": list(range(300_000, 0, -1))})
-    harness.memory.budget = 2_500_000
+    harness.memory.most = 2_500_000
     top = TopN(harness.source(table, 10_000), (SortKey(0, False, False),), 5, 0)
     assert harness.rows(top) == [(1,), (2,), (3,), (4,), (5,)]
     with pytest.raises(ResourceExhausted):
