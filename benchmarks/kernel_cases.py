@@ -51,7 +51,9 @@ PRIMITIVES: Mapping[str, tuple[float, Arguments]] = {
     "offsets_within": (16, lambda rows, random: (_numbers(rows, random), 1 << 20, 1 << 39)),
     "group_sums": (12, lambda rows, random: (_numbers(rows, random), _codes(rows, random), GROUPS)),
     "group_rows": (4, lambda rows, random: (_codes(rows, random), GROUPS)),
-    "repeat": (24, lambda rows, random: (_numbers(rows // 2, random), torch.full((rows // 2,), 2))),
+    "number_codes": (8, lambda rows, random: (_codes(rows, random), GROUPS)),
+    "ranges": (12, lambda rows, random: (_codes(rows, random), GROUPS)),
+    "ranges_of": (20, lambda rows, random: (torch.arange(0, 2 * GROUPS + 2, 2), _codes(rows, random))),
 }
 """For each primitive the bytes that a row reads and writes at least, and its arguments."""
 
@@ -62,7 +64,7 @@ def larger(rows: int, random: np.random.Generator) -> dict[str, tuple[float, dic
     order = torch.from_numpy(random.permutation(rows))
     unique = torch.from_numpy(np.unique(random.integers(-(2**62), 2**62, rows)))
     drawn = unique.index_select(0, torch.from_numpy(random.integers(0, len(unique), rows)))
-    table = hash_table.insert(unique).table()
+    table = hash_table.number(unique).table()
     few = FixedColumn(pa.int64(), _numbers(rows, random, GROUPS))
     text = _text([f"text number {number:012d}" for number in random.integers(0, GROUPS, rows).tolist()])
     encoding, codes = keys.encode_build([FixedColumn(pa.int64(), unique)], (False,))
@@ -72,9 +74,9 @@ def larger(rows: int, random: np.random.Generator) -> dict[str, tuple[float, dic
         "take int64, random order": (24, lambda: selection.take(column, order)),
         "take text of 24 bytes": (60, lambda: selection.take(text, order)),
         "text to codes": (40, lambda: strings.to_codes(text)),
-        "hash insert, random keys": (12, lambda: hash_table.insert(unique)),
+        "hash numbering, random keys": (12, lambda: hash_table.number(unique)),
         "hash lookup, random keys": (20, lambda: table.lookup(drawn)),
-        "direct insert": (12, lambda: direct.insert(few.values, GROUPS)),
+        "direct numbering": (12, lambda: direct.number(few.values, GROUPS)),
         "group codes, one column": (12, lambda: keys.group_codes([few])),
         "group codes, two columns": (20, lambda: keys.group_codes([column, few])),
         "join build, random keys": (12, lambda: row_index.index_rows(codes, allow_direct=True)),

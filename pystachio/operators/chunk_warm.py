@@ -21,7 +21,7 @@ from pystachio.operators.operator import Output
 from pystachio.operators.parquet_decode import FetchedExtents
 from pystachio.operators.placement import to_device
 from pystachio.operators.scan_rows import RowReader, UnitRows
-from pystachio.operators.scan_units import Unit, plan_units, require_unchanged
+from pystachio.operators.scan_units import Unit, plan_units, require_unchanged, unit_rows
 from pystachio.operators.table import Table
 from pystachio.runtime.channels import Receiver
 from pystachio.runtime.context import Context
@@ -64,7 +64,7 @@ class WarmUp:
                 "there is no chunk cache on disk", hint="set 'chunk_cache' to true and 'chunk_cache_bytes' above 0"
             )
         require_unchanged(self.table)
-        units = plan_units(self.table, self.columns, None, (), ctx.settings.batch_rows).units
+        units = plan_units(self.table, self.columns, None, (), unit_rows(self.table, ctx)).units
         run = _Run(ctx, out, ctx.chunks, self, len(units))
         remaining = iter(units)
         try:

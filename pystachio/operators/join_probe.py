@@ -66,12 +66,12 @@ class JoinProbe:
     def finish(self) -> Iterator[Batch] | None:
         """The rows of the build side that are due at the end; then the build side is gone."""
         if self.side.matched is not None:
-            return self._last(self.side.matched.view(torch.bool))
+            return self._last(self.side.matched)
         self._release()
         return None
 
     def _last(self, matched: torch.Tensor) -> Iterator[Batch]:
-        yield from self._remainder(matched)
+        yield from self._remainder(matched.view(torch.bool))
         self._release()
 
     def _release(self) -> None:

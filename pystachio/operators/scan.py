@@ -7,9 +7,7 @@ units turn out to have no surviving row, the columns that are only put out are r
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final
 
 from pystachio.operators.batch import Batch, Schema
 from pystachio.operators.chunk_cache import ChunkCache
@@ -22,15 +20,10 @@ from pystachio.operators.parquet_dictionary import SharedDictionary
 from pystachio.operators.runtime_filter import RuntimeFilter
 from pystachio.operators.scan_rows import FilterUse, RowReader
 from pystachio.operators.scan_run import ScanRun
-from pystachio.operators.scan_units import ScanUnits, plan_units, require_unchanged
+from pystachio.operators.scan_units import plan_units, require_unchanged, unit_rows
 from pystachio.operators.table import Table
 from pystachio.runtime.channels import Receiver
 from pystachio.runtime.context import Context
-from pystachio.runtime.memory import Tier
-
-_UNITS_PER_WORKER: Final = 8
-_MOST_BATCHES: Final = 4
-"""Row groups are read together up to this many batches, when every worker has units enough even so."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +62,7 @@ class Scan:
         filters = [(column, value) for column, value in published if isinstance(value, RuntimeFilter)]
         require_unchanged(self.table)
         batch_rows = ctx.settings.batch_rows
-        planned = self._planned(ctx, predicate, filters)
+        planned = plan_units(self.table, self.columns, predicate, filters, unit_rows(self.table, ctx))
         ctx.metrics.count("row groups pruned", planned.pruned_row_groups)
         ctx.metrics.count("bytes not read", planned.skipped_bytes)
         if not self.columns:
@@ -95,21 +88,6 @@ class Scan:
         await ScanRun(ctx, out, reader, planned.units).run()
         # One that is written in place meanwhile may have given rows of two versions.
         require_unchanged(self.table)
-
-    def _planned(
-        self, ctx: Context, predicate: Expression | None, filters: Sequence[tuple[int, RuntimeFilter]]
-    ) -> ScanUnits:
-        """Units of several batches, for what each costs on the loop, where they are enough for all workers and small
-        beside the memory."""
-        batch_rows, workers = ctx.settings.batch_rows, ctx.settings.workers
-        share = min(_MOST_BATCHES * batch_rows, self.table.rows // (_UNITS_PER_WORKER * workers))
-        if share > batch_rows:
-            planned = plan_units(self.table, self.columns, predicate, filters, share)
-            everything = range(len(self.columns))
-            largest = max((unit.decoded_bytes(everything) for unit in planned.units), default=0)
-            if largest * _UNITS_PER_WORKER * workers <= ctx.memory.budget(Tier.HOST):
-                return planned
-        return plan_units(self.table, self.columns, predicate, filters, batch_rows)
 
     def _dictionaries(self) -> dict[int, SharedDictionary]:
         """The shared dictionaries of the columns that are read as codes, by position in `columns`."""

@@ -146,6 +146,12 @@ class ScanRows:
     columns: dict[int, Column]
     piece: Piece
     is_tested: bool
+    unit: UnitRows | None = None
+
+    def found(self, survivors: int) -> None:
+        """So many of the rows have survived the tests."""
+        if self.unit is not None:
+            self.unit.survivors += survivors
 
     @property
     def length(self) -> int:
@@ -169,7 +175,9 @@ class ScanRows:
             yield self.reader.batch(self.columns, self.piece)
         else:
             for start, stop in self.reader.pieces(self.length):
-                yield self.reader.batch(self.columns, self.reader.select(self.columns, start, stop))
+                batch = self.reader.batch(self.columns, self.reader.select(self.columns, start, stop))
+                self.found(batch.length)
+                yield batch
 
 
 def gathered(rows: Iterable[Batch | ScanRows]) -> Iterator[Batch]:
@@ -189,6 +197,8 @@ class UnitRows:
     unit: Unit
     columns: dict[int, Column] = field(default_factory=dict)
     alive: tuple[Piece, ...] = ()
+    survivors: int = 0
+    """Of the rows that were put out before they were tested."""
     _opened: tuple[FetchedExtents, RowGroupDecoder] | None = None
 
     def missing(self, positions: Sequence[int]) -> list[int]:
@@ -236,8 +246,7 @@ class UnitRows:
         """All of the unit's rows."""
         if not self.missing(self.reader.first) and not self.missing(self.reader.rest):
             whole = Piece(0, self.unit.rows, None)
-            self.alive = (whole,)
-            yield ScanRows(self.reader, self.columns, whole, is_tested=False)
+            yield ScanRows(self.reader, self.columns, whole, is_tested=False, unit=self)
             return
         self.select(source)
         yield from self.put_out(source)

@@ -168,7 +168,7 @@ class ScanRun:
             if fetch.hot:
                 self._ctx.metrics.count("bytes from memory", sum(map(column_nbytes, fetch.hot.values())))
             self._finished += 1
-            self._dead += not rows.alive
+            self._dead += not rows.alive and not rows.survivors
             self._release(fetch.reservation)
 
     async def _fetched(self, fetch: _Fetch) -> _Fetched:

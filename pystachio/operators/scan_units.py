@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
+from typing import Final
 
 import numpy as np
 import pyarrow as pa
@@ -16,8 +17,14 @@ from pystachio.operators.parquet_footer import file_version
 from pystachio.operators.parquet_pruning import row_groups
 from pystachio.operators.runtime_filter import RuntimeFilter
 from pystachio.operators.table import ParquetFile, Table
+from pystachio.runtime.context import Context
+from pystachio.runtime.memory import Tier
 
 _OFFSET_BYTES = 8
+
+_UNITS_PER_WORKER: Final = 8
+_MOST_BATCHES: Final = 4
+"""Row groups are read together up to this many batches, when every worker has units enough even so."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +63,27 @@ class ScanUnits:
     units: tuple[Unit, ...]
     pruned_row_groups: int
     skipped_bytes: int
+
+
+def unit_rows(table: Table, ctx: Context) -> int:
+    """How many rows of the table are read together: several batches, for what each unit costs on the loop, where such
+    units are enough for all workers and small beside the memory. The same for all scans of a node, whose caches keep
+    columns by unit."""
+    batch_rows, workers = ctx.settings.batch_rows, ctx.settings.workers
+    share = min(_MOST_BATCHES * batch_rows, table.rows // (_UNITS_PER_WORKER * workers))
+    if share <= batch_rows:
+        return batch_rows
+    row_bytes = sum(map(_whole_bytes, table.files)) // table.rows
+    fits = row_bytes * share * _UNITS_PER_WORKER * workers <= ctx.memory.budget(Tier.HOST)
+    return share if fits else batch_rows
+
+
+def _whole_bytes(file: ParquetFile) -> int:
+    """About what all columns of the file take when they are decoded."""
+    if "decoded bytes" not in file.derived:
+        unit = Unit(file, tuple(range(len(file.row_group_rows))), file.rows, file.readable)
+        file.derived["decoded bytes"] = unit.decoded_bytes(range(len(file.readable)))
+    return int(file.derived["decoded bytes"])
 
 
 def plan_units(

@@ -121,6 +121,11 @@ class ParquetFile:
         """Position in `fields` by name; of equal names the first."""
         return {f.name: i for i, f in reversed(list(enumerate(self.fields)))}
 
+    @cached_property
+    def readable(self) -> tuple[int, ...]:
+        """Positions in `fields` of the columns that are not nested."""
+        return tuple(position for position, field in enumerate(self.fields) if field.leaf is not None)
+
     def chunks(self, column: int) -> tuple[ColumnChunk, ...]:
         """The column's chunk in each row group. DataError when the footer's numbers do not fit the file."""
         chunks = self._chunks.get(column)

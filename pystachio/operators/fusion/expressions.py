@@ -342,7 +342,10 @@ def _rescaled(trace: Trace, symbol: Symbol, scale: int) -> Symbol:
     bounds = (symbol.bounds[0] * factor, symbol.bounds[1] * factor)
     if digits < 0 or not fits(bounds, INT64):
         raise NotTraceable("another scale")
-    scaled = trace.assembler.compute(Operation.SCALE, trace.values(symbol), x=factor)
+    if bounds[0] == bounds[1] and symbol.valid is None:
+        scaled = trace.constant(bounds[0])
+    else:
+        scaled = trace.assembler.compute(Operation.SCALE, trace.values(symbol), x=factor)
     return Symbol(symbol.type, Form.INTEGER, narrowest_dtype(bounds), scaled, symbol.valid, bounds)
 
 

@@ -103,6 +103,8 @@ class Flow:
                 seen, left = left, run.counters[2 * boundary]
                 if use is not None:
                     use.count(seen, left)
+            if not rows.is_tested:
+                rows.found(left)
             tests = len(segment.tested)
             producer.metrics.add_batch(rows_out=left, seconds=sum(map(run.seconds_of, range(tests))))
             self._count(run, 0, segment.stages, tests, left)

@@ -34,7 +34,7 @@ class OutputColumn:
 class Segment:
     """The next `stages` of a chain in one program.
 
-    There is a boundary for each of `tested`, the tests of a scan (None: the predicate, or nothing), then for each stage.
+    A boundary stands behind each of `tested`, the tests of a scan (None: the predicate, or nothing), and each stage.
     """
 
     stages: int
