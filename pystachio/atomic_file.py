@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
 
-from pystachio.errors import NotFound
+from pystachio.errors import InvalidRequest, NotFound, PystachioError, ResourceExhausted, Unauthorized
 
 _LONGEST_NAME = 40
 """Of the target's name in that of the partial file: with the rest of it the name stays one that file systems allow."""
@@ -48,6 +48,18 @@ def require_writable(path: Path) -> None:
         probe.unlink()
     elif not os.access(path, os.W_OK):
         raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
+
+
+def typed_write_error(error: OSError, where: str) -> PystachioError:
+    """An error of writing to the file or folder `where`."""
+    reason = os.strerror(error.errno) if error.errno else str(error)
+    match error.errno:
+        case errno.EACCES | errno.EPERM | errno.EROFS:
+            return Unauthorized(f"may not write the output: {where}: {reason}")
+        case errno.ENOSPC | errno.EDQUOT:
+            return ResourceExhausted(f"no room for the output: {where}: {reason}", setting="output")
+        case _:
+            return InvalidRequest(f"the output cannot be written: {where}: {reason}")
 
 
 def _created(partial: Path) -> BinaryIO:

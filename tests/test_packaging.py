@@ -38,6 +38,7 @@ def test_the_console_script_exists() -> None:
     assert {command.callback.__name__ for command in app.registered_commands if command.callback} == {
         "query",
         "warm",
+        "rewrite",
         "demo",
         "doctor",
         "ps",

@@ -10,8 +10,9 @@ from enum import IntEnum
 
 import typer
 
+from pystachio.atomic_file import typed_write_error
 from pystachio.cli.columns import printable_lines
-from pystachio.cli.output import say, typed_write_error
+from pystachio.cli.output import say
 from pystachio.errors import Cancelled, InternalError, NodeLost, PystachioError
 
 

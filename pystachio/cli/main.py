@@ -6,7 +6,7 @@ from typing import Annotated, NoReturn
 
 import typer
 
-from pystachio.cli import config, demo, doctor, failure, output, plans, process, query, simulate, top, warm
+from pystachio.cli import config, demo, doctor, failure, output, plans, process, query, rewrite, simulate, top, warm
 
 app = typer.Typer(
     name="pystachio-node",
@@ -19,6 +19,7 @@ app = typer.Typer(
 )
 app.command()(query.query)
 app.command()(warm.warm)
+app.command()(rewrite.rewrite)
 app.command()(demo.demo)
 app.command()(doctor.doctor)
 app.command()(simulate.simulate)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import os
 import sys
 from collections.abc import Iterator
@@ -10,8 +9,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
 
-from pystachio.atomic_file import replaced_at_end, require_writable
-from pystachio.errors import InvalidRequest, PystachioError, ResourceExhausted, Unauthorized
+from pystachio.atomic_file import replaced_at_end, require_writable, typed_write_error
+from pystachio.errors import InvalidRequest
 
 _STANDARD_ERROR = 2
 
@@ -75,15 +74,3 @@ def _write_errors(where: str) -> Iterator[None]:
         raise typed_write_error(error, where) from None
     except UnicodeEncodeError:
         raise InvalidRequest(f"the output's name cannot be encoded: {where!r}") from None
-
-
-def typed_write_error(error: OSError, where: str) -> PystachioError:
-    """An error of writing to the file or folder `where`."""
-    reason = os.strerror(error.errno) if error.errno else str(error)
-    match error.errno:
-        case errno.EACCES | errno.EPERM | errno.EROFS:
-            return Unauthorized(f"may not write the output: {where}: {reason}")
-        case errno.ENOSPC | errno.EDQUOT:
-            return ResourceExhausted(f"no room for the output: {where}: {reason}", setting="output")
-        case _:
-            return InvalidRequest(f"the output cannot be written: {where}: {reason}")

@@ -155,6 +155,11 @@ def _is_text(name: str) -> bool:
     return "\0" not in name and not any("\ud800" <= character <= "\udfff" for character in name)
 
 
+def files_of(source: Source) -> tuple[FileVersion, ...]:
+    """The files that a source stands for now. Raises as `Catalog.register` does for what is not there."""
+    return _files_of(_paths_of(source))
+
+
 def _paths_of(source: Source) -> tuple[str, ...]:
     """The source as absolute paths and patterns: a later change of the working directory changes nothing."""
     if isinstance(source, str | os.PathLike):

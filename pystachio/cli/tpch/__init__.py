@@ -9,7 +9,7 @@ from pathlib import Path
 from shutil import which
 from tempfile import TemporaryDirectory
 
-from pystachio.cli.output import typed_write_error
+from pystachio.atomic_file import typed_write_error
 from pystachio.errors import InvalidRequest, NotFound
 
 TABLES = ("customer", "lineitem", "nation", "orders", "part", "partsupp", "region", "supplier")

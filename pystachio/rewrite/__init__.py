@@ -1,0 +1,1 @@
+"""Parquet files written again in a layout that is quick to read: `rewrite.rewrite`."""
