@@ -6,7 +6,7 @@ In order: the bytes of the values, those under a NULL as zero. In any order: the
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -14,6 +14,8 @@ import pyarrow.compute as pc
 import xxhash
 
 from pystachio.rewrite.layout import plain_values, storage_type
+
+Numbers: TypeAlias = np.ndarray[Any, Any]
 
 _MIX = np.uint64(0x9E3779B97F4A7C15)
 _POWER = np.uint64(0x100000001B3)
@@ -58,15 +60,24 @@ def _parts(array: pa.Array, place: str) -> Iterator[tuple[str, Any]]:
         for index, child in enumerate(array.flatten()):
             yield from _parts(_plain(child), f"{place}.{index}")
     elif pa.types.is_nested(type_):
-        lengths = pc.fill_null(pc.list_value_length(array), 0).cast(pa.int64())
+        lists = _as_list(array) if pa.types.is_map(type_) else array
+        lengths = pc.fill_null(pc.list_value_length(lists), 0).cast(pa.int64())
         yield f"{place}#", lengths.to_numpy()
-        yield from _parts(_plain(array.flatten()), f"{place}[]")
+        yield from _parts(_plain(lists.flatten()), f"{place}[]")
     elif _is_text(type_):
         lengths, data = _text(array)
         yield f"{place}#", lengths
         yield f"{place}=", data
     else:
         yield f"{place}=", _fixed(array)
+
+
+def _as_list(array: pa.MapArray) -> pa.ListArray:
+    """Of pairs: Arrow can take no map apart."""
+    fields = [array.type.key_field, array.type.item_field]
+    pairs = pa.StructArray.from_arrays([array.keys, array.items], fields=fields)
+    buffers = array.buffers()[:2]
+    return pa.ListArray.from_buffers(pa.list_(pairs.type), len(array), buffers, offset=array.offset, children=[pairs])
 
 
 def _plain(array: pa.Array) -> pa.Array:
@@ -82,7 +93,7 @@ def _is_text(type_: pa.DataType) -> bool:
     )
 
 
-def _text(array: pa.Array) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
+def _text(array: pa.Array) -> tuple[Numbers, Numbers]:
     """Lengths and bytes."""
     filled = pc.fill_null(array.cast(pa.large_binary()), b"") if array.null_count else array.cast(pa.large_binary())
     _, offsets_buffer, data = filled.buffers()
@@ -91,29 +102,29 @@ def _text(array: pa.Array) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
     return np.diff(offsets), content[offsets[0] : offsets[-1]]
 
 
-def _fixed(array: pa.Array) -> np.ndarray[Any, Any]:
+def _fixed(array: pa.Array) -> Numbers:
     """uint8 of shape (rows, width of a value); every NaN is the same one."""
     type_ = array.type
     if pa.types.is_boolean(type_):
-        return pc.fill_null(array, False).cast(pa.uint8()).to_numpy().reshape(-1, 1)
+        return np.asarray(pc.fill_null(array, False).cast(pa.uint8())).reshape(-1, 1)
     width = type_.bit_width // 8
     raw = np.frombuffer(array.buffers()[1] or b"", np.uint8)[array.offset * width :][: len(array) * width]
     if pa.types.is_floating(type_):
         numbers = raw.view(f"f{width}").copy()
         numbers[np.isnan(numbers)] = np.nan
         raw = numbers.view(np.uint8)
-    values = raw.reshape(-1, width)
+    values: Numbers = raw.reshape(-1, width)
     return values * array.is_valid().to_numpy(zero_copy_only=False)[:, None] if array.null_count else values
 
 
-def _hashes(array: pa.Array) -> np.ndarray[Any, Any]:
+def _hashes(array: pa.Array) -> Numbers:
     """uint64 for each value."""
-    valid = array.is_valid().to_numpy(zero_copy_only=False).astype(np.uint64)
+    valid: Numbers = array.is_valid().to_numpy(zero_copy_only=False).astype(np.uint64)
     type_ = storage_type(array.type)
     if pa.types.is_null(type_):
-        return valid
+        return np.asarray(valid)
     if pa.types.is_nested(type_):
-        hashed = (xxhash.xxh3_64_intdigest(repr(value)) for value in array.to_pylist())
+        hashed = (xxhash.xxh3_64_intdigest(repr(value).encode()) for value in array.to_pylist())
         return np.fromiter(hashed, np.uint64, len(array))
     total = valid + np.uint64(1)
     if _is_text(type_):
@@ -126,7 +137,7 @@ def _hashes(array: pa.Array) -> np.ndarray[Any, Any]:
     return total
 
 
-def _text_hashes(lengths: np.ndarray[Any, Any], data: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+def _text_hashes(lengths: Numbers, data: Numbers) -> Numbers:
     """A polynomial of each text's bytes, beginning with its length."""
     hashes = lengths.astype(np.uint64)
     if not len(data):
@@ -140,6 +151,7 @@ def _text_hashes(lengths: np.ndarray[Any, Any], data: np.ndarray[Any, Any]) -> n
     return hashes
 
 
-def _mixed(words: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+def _mixed(words: Numbers) -> Numbers:
     words = words * _MIX
-    return (words ^ (words >> _SHIFT)) * _MIX
+    mixed: Numbers = (words ^ (words >> _SHIFT)) * _MIX
+    return mixed

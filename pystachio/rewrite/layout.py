@@ -13,7 +13,7 @@ from pystachio.errors import InvalidRequest
 COMPRESSIONS = ("auto", "none", "snappy", "lz4", "zstd")
 
 _WORTH = 0.8
-"""Compression pays where at most this share of the bytes is left: a quarter less is read for the work of unpacking it."""
+"""Compression pays where at most this share of the bytes is left: less is not worth the unpacking."""
 
 _DICTIONARY_BYTES = 1 << 20
 """A larger dictionary leaves the processor's cache, and pyarrow stops coding in the middle of the chunk."""
@@ -94,13 +94,13 @@ def _dictionary_pays(values: pa.ChunkedArray, rows: int) -> bool:
     distinct = int(pc.count_distinct(values, mode="only_valid").as_py())
     half = int(pc.count_distinct(values.slice(0, count // 2), mode="only_valid").as_py())
     if distinct * _REPEATED > count - values.null_count:
-        return distinct <= 1
+        return False
     expected = distinct if distinct <= _GROWING * max(half, 1) else distinct * max(rows, count) / count
     width = values.nbytes / count
     if expected * width > _DICTIONARY_BYTES:
         return False
     code_width = max(int(expected) - 1, 1).bit_length() / 8
-    return code_width * rows + expected * width <= _DICTIONARY_WORTH * width * rows
+    return bool(code_width * rows + expected * width <= _DICTIONARY_WORTH * width * rows)
 
 
 def written_bytes(table: pa.Table, dictionary: bool, codec: str) -> int:
