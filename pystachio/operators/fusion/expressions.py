@@ -24,6 +24,7 @@ from pystachio.operators.expressions import (
     Literal,
     fields_of,
     shift_fields,
+    walk,
 )
 from pystachio.operators.functions.exact import limits_of
 from pystachio.operators.functions.operands import fits, narrowest_dtype
@@ -63,6 +64,10 @@ _FLOAT_ARITHMETIC: Final = {
     "multiply": Operation.MULTIPLY_FLOATS,
     "divide": Operation.DIVIDE_FLOATS,
 }
+_NEVER_NULL: Final = frozenset(
+    {*_INVERSE, *_FLOAT_ARITHMETIC, "and", "or", "not", "is_null", "is_not_null", "like", "starts_with"}
+)
+"""Functions whose result is NULL only where an argument is."""
 
 
 def truth(trace: Trace, predicate: Expression, fields: Fields, *, wanted: bool = True) -> Register | bool:
@@ -123,14 +128,25 @@ def _computed(trace: Trace, expression: Expression, fields: Fields) -> Symbol:
             true = truth(trace, expression, fields)
             false = truth(trace, expression, fields, wanted=False)
             known = trace.either(true, false)
-            valid = None if all(_is_never_null(fields[i]) for i in fields_of(expression)) else trace.mask(known)
+            valid = None if all(_is_never_null(part, fields) for part in walk(expression)) else trace.mask(known)
             return Symbol(expression.type, Form.BOOLEAN, torch.bool, trace.mask(true), valid)
         case _:
             raise NotTraceable(str(type(expression)))
 
 
-def _is_never_null(symbol: Symbol | None) -> bool:
-    return symbol is not None and symbol.valid is None
+def _is_never_null(part: Expression, fields: Fields) -> bool:
+    """Whether this node has a value in every row in which its operands have."""
+    match part:
+        case FieldReference(index=index):
+            return _field(fields, index).valid is None
+        case Literal(value=constant):
+            return constant is not None
+        case Call(function=function):
+            return function in _NEVER_NULL
+        case Cast(null_on_failure=null_on_failure):
+            return not null_on_failure
+        case _:
+            return isinstance(part, InList | IfThen)
 
 
 def _field(fields: Fields, index: int) -> Symbol:

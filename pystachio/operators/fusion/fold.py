@@ -17,7 +17,15 @@ from pystachio.operators.column import Bounds, Column, Dictionary, DictionaryCol
 from pystachio.operators.fusion.expressions import as_float
 from pystachio.operators.fusion.trace import Form, Input, NotTraceable, Symbol, Trace
 from pystachio.operators.kernels import primitives
-from pystachio.operators.kernels.program import FEW_SLOTS, WAYS, Change, Operation, Register
+from pystachio.operators.kernels.program import (
+    FEW_SLOTS,
+    MOST_EXPANDED,
+    VECTOR_ROWS,
+    WAYS,
+    Change,
+    Operation,
+    Register,
+)
 
 _FEWEST_SLOTS: Final = 4096
 _SLOTS_PER_ROW: Final = 2
@@ -107,13 +115,15 @@ class FoldedGroups:
     columns: tuple[StateColumn, ...]
     largest: int
     """No summand is larger, in magnitude."""
+    multiplied: int
+    """No row is folded more often."""
     rebased: Rebased | None
     _idle: list[Accumulated] = field(default_factory=list)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def fits(self, columns: Sequence[Column | None], rows: int) -> bool:
         """Whether these rows can be folded."""
-        if rows > LARGEST_SUM // self.largest:
+        if _folded(rows, self.multiplied) > LARGEST_SUM // self.largest:
             return False
         return self.rebased is None or _are_addressable(self._slots_of(columns), rows, len(self.accumulators))
 
@@ -125,7 +135,7 @@ class FoldedGroups:
             taken = self._idle.pop() if self._idle else None
         if taken is None:
             return self._fresh(self.slots), None
-        if (taken.rows + rows) * self.largest < LARGEST_SUM:
+        if (taken.rows + _folded(rows, self.multiplied)) * self.largest < LARGEST_SUM:
             return taken, None
         return self._fresh(self.slots), self._batch(taken)
 
@@ -203,6 +213,11 @@ class FoldedGroups:
         return Batch(tuple(columns), used.shape[0], None)
 
 
+def _folded(rows: int, multiplied: int) -> int:
+    """A run of so many rows folds no more than this: it ends where expansions have made enough."""
+    return rows if multiplied == 1 else min(rows * multiplied, MOST_EXPANDED + VECTOR_ROWS * multiplied)
+
+
 def _filled(size: int, accumulator: Accumulator) -> torch.Tensor:
     if accumulator.initial == 0:
         return torch.zeros(size, dtype=accumulator.dtype)
@@ -263,7 +278,8 @@ def fold(trace: Trace, partial: PartialFold, fields: Sequence[Symbol | None]) ->
         offset = offset if keys else trace.assembler.length - 1
         keys.append(key)
         code = digits if code is None else compute(Operation.APPEND, code, digits, x=key.span)
-    writer = _Writer(trace, code, slots, fields)
+    # Those of a rebased key are filled in for each run.
+    writer = _Writer(trace, code, 0 if rebased else slots, fields)
     writer.count(None)
     for state in plan.states:
         writer.state(state)
@@ -273,7 +289,14 @@ def fold(trace: Trace, partial: PartialFold, fields: Sequence[Symbol | None]) ->
         assert isinstance(origin, Input)
         base = Rebased(origin.position, offset, tuple(writer.folds))
     return FoldedGroups(
-        tuple(keys), tuple(order), slots, tuple(writer.accumulators), tuple(writer.columns), writer.largest, base
+        tuple(keys),
+        tuple(order),
+        slots,
+        tuple(writer.accumulators),
+        tuple(writer.columns),
+        writer.largest,
+        trace.multiplied,
+        base,
     )
 
 
@@ -345,7 +368,7 @@ class _Writer:
                 (symbol,) = arguments
                 bounds = _integer_bounds(symbol)
                 self.largest = max(self.largest, abs(bounds[0]), abs(bounds[1]))
-                if self.largest * self._trace.rows * 4 >= LARGEST_SUM:
+                if self.largest * _folded(self._trace.rows, self._trace.multiplied) * 4 >= LARGEST_SUM:
                     raise NotTraceable("a sum that may overflow")
                 self._column(state, self._fold(Operation.FOLD_SUM, symbol, mask), present, torch.int64)
             case StateKind.FLOAT_SUM:

@@ -46,7 +46,9 @@ def probe(trace: Trace, join: JoinProbe, fields: Sequence[Symbol | None]) -> lis
         raise NotTraceable("a join with nothing")
     matched: Register | bool = True
     if isinstance(side.index, RangeIndex):
-        if not drops and (emission is not Emission.PAIRS_AND_UNMATCHED or layout.residual is not None):
+        if emission not in (Emission.PAIRS, Emission.NOTHING) and (
+            emission is not Emission.PAIRS_AND_UNMATCHED or layout.residual is not None
+        ):
             raise NotTraceable("several matches where one counts")
         found = _expand(trace, side.index, code, present, side.encoding.span, everything=not drops)
     else:
@@ -236,8 +238,11 @@ def _expand(
     else:
         nowhere = trace.constant(index.offsets.shape[0] - 2)
         group = code if present is True else assembler.compute(Operation.CHOOSE, trace.mask(present), code, nowhere)
-    most = int((index.offsets[1:] - index.offsets[:-1]).max())
-    assembler.step = max(1, min(assembler.step, _MOST_PAIRS // max(1, most)))
+    most = max(1, int((index.offsets[1:] - index.offsets[:-1]).max()))
+    if trace.multiplied > 1 and trace.multiplied * most > _MOST_PAIRS:
+        raise NotTraceable("too many rows of one")
+    trace.multiplied *= most
+    assembler.step = max(1, min(assembler.step, _MOST_PAIRS // trace.multiplied))
     order = -1 if index.order is None else assembler.table(index.order.to(index.offsets.dtype))
     return assembler.compute(
         Operation.EXPAND_ALL if everything else Operation.EXPAND,

@@ -83,12 +83,16 @@ class Symbol:
 
 @dataclass(slots=True, eq=False)
 class Trace:
-    """The program so far. `rows` is how many a run has, about; `boundaries` counts the stages that are over."""
+    """The program so far. `rows` is how many a run has, about; `boundaries` counts the stages that are over.
+
+    No row becomes more than `multiplied`.
+    """
 
     rows: int
     assembler: Assembler = field(default_factory=Assembler)
     inputs: list[Input] = field(default_factory=list)
     boundaries: int = 0
+    multiplied: int = 1
 
     def load(self, origin: Origin, form: Form, dtype: torch.dtype) -> Register:
         """The values in a register: masks for BOOLEAN, doubles for FLOAT, int64 for others."""
@@ -137,13 +141,13 @@ class Trace:
         self.assembler.perform(Operation.BOUNDARY, self.boundaries)
         self.boundaries += 1
 
-    def saved(self) -> tuple[SavedAssembler, int, int]:
+    def saved(self) -> tuple[SavedAssembler, int, int, int]:
         """The state to which `restore` goes back."""
-        return self.assembler.saved(), len(self.inputs), self.boundaries
+        return self.assembler.saved(), len(self.inputs), self.boundaries, self.multiplied
 
-    def restore(self, saved: tuple[SavedAssembler, int, int]) -> None:
+    def restore(self, saved: tuple[SavedAssembler, int, int, int]) -> None:
         """Forget what was written since."""
-        assembler, inputs, self.boundaries = saved
+        assembler, inputs, self.boundaries, self.multiplied = saved
         self.assembler.restore(assembler)
         del self.inputs[inputs:]
 

@@ -23,10 +23,11 @@ FEW_SLOTS: Final = 256
 WAYS: Final = 4
 """States of at most so many slots have so many copies; as in program.h."""
 
+MOST_EXPANDED: Final = 1 << 22
+"""A run ends behind the vector with which expansions have made more rows, so that a plan can be cancelled."""
+
 _MOST_REGISTERS: Final = 64
 _MOST_BOUNDARIES: Final = 64
-_MOST_EXPANDED: Final = 1 << 22
-"""Rows that expansions may make in one run, about, so that a plan can be cancelled."""
 _ALIGNMENT: Final = 64
 
 _KINDS: Final = {
@@ -166,6 +167,7 @@ class SavedAssembler:
     known: dict[tuple[object, ...], Register]
     tables: int
     outputs: int
+    step: int
 
 
 class Assembler:
@@ -181,7 +183,7 @@ class Assembler:
 
     def saved(self) -> SavedAssembler:
         """The state to which `restore` goes back."""
-        return SavedAssembler(len(self._instructions), dict(self._known), len(self.tables), len(self.outputs))
+        return SavedAssembler(len(self._instructions), dict(self._known), len(self.tables), len(self.outputs), self.step)
 
     def restore(self, saved: SavedAssembler) -> None:
         """Forget what was written since."""
@@ -189,6 +191,7 @@ class Assembler:
         self._known = dict(saved.known)
         del self.tables[saved.tables :]
         del self.outputs[saved.outputs :]
+        self.step = saved.step
 
     def table(self, values: torch.Tensor) -> int:
         """The number of a contiguous tensor that the program looks up."""
@@ -378,7 +381,7 @@ class Program:
         if changes:
             code = code.copy()
             for change in changes:
-                code[change.instruction][change.constant] = change.value
+                code[change.instruction][change.constant] = _signed(change.value)
         bank = (self.registers * 8 + self.masks) * VECTOR_ROWS
         counters = np.zeros(max(1, 2 * self.boundaries), dtype=np.int64)
         # These are kept until the call returns.
@@ -405,7 +408,7 @@ class Program:
             begin,
             self.step,
             capacity if outputs else count * VECTOR_ROWS,
-            _MOST_EXPANDED,
+            MOST_EXPANDED,
             0,
         )
         library.pystachio_run_program(ctypes.byref(run))

@@ -1,0 +1,50 @@
+"""Random filters and projections as programs, against the same operators one by one."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import pytest
+
+from pystachio.operators.filter import Filter
+from pystachio.operators.fusion import flow
+from pystachio.operators.project import Project
+from tests.operators.fusion.chains import WORDS, Given, agree, dictionary_of, ref, schema_of
+from tests.operators.fusion.trees import FLAG, FLOAT, INT, PRICE, SCHEMA, Trees, table
+
+SEEDS = 150
+
+
+@pytest.fixture(autouse=True)
+def _always(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(flow, "_FEWEST_ROWS", 0)
+
+
+def batches(r: random.Random) -> tuple[Any, ...]:
+    """Some of which look different from the others."""
+    shared = dictionary_of(WORDS)
+    made = []
+    for number in range(r.choice([1, 2, 4])):
+        dictionary = shared if r.random() < 0.7 else dictionary_of(r.sample(WORDS, r.randint(1, len(WORDS))))
+        rows, shift = r.choice([1, 100, 1024, 1500]), r.choice([0, 0, 3, 40 * number])
+        made.append(table(r, rows, dictionary, nulls=r.choice([0.0, 0.3, 1.0]), shift=shift))
+    return tuple(made)
+
+
+@pytest.mark.parametrize("seed", range(SEEDS))
+def test_random_filters_and_projections(harness: Any, seed: int) -> None:
+    r = random.Random(seed)
+    source, trees = Given(batches(r), SCHEMA), Trees(r)
+    predicates = [trees.flag(r.choice([1, 2, 3])) for _ in range(r.choice([1, 2]))]
+    types = [r.choice([INT, PRICE, FLOAT, FLAG]) for _ in range(4)]
+    values = [trees.of(type_, 2) for type_ in types]
+    outputs = (*values, *(ref(SCHEMA, position) for position in range(len(SCHEMA))))
+
+    def chain() -> Any:
+        operator: Any = source
+        for predicate in predicates:
+            operator = Filter(operator, predicate)
+        return Project(operator, outputs, schema_of(*(value.type for value in outputs)))
+
+    agree(harness, chain, ordered=True)
