@@ -88,8 +88,11 @@ class Flow:
 
     def _scanned(self, rows: ScanRows, producer: Context) -> Iterator[Batch]:
         segment = None
+        columns: tuple[Column | None, ...] = ()
         if self.fused:
-            segment = self._segment(0, rows.by_position, rows.length, rows)
+            # Decoders know the ranges of what they make; nobody else needs to.
+            columns = tuple(None if column is None else with_measured_bounds(column) for column in rows.by_position)
+            segment = self._segment(0, columns, rows.length, rows)
         if segment is None:
             for batch in rows.batches():
                 producer.metrics.add_batch(rows_out=batch.length, nbytes=batch.nbytes)
@@ -97,7 +100,7 @@ class Flow:
             return
         piece = rows.piece
         chosen = None if piece.survivors is None else piece.survivors.to(torch.int32)
-        for run in segment.run(rows.by_position, piece.stop - piece.start, piece.start, chosen):
+        for run in segment.run(columns, piece.stop - piece.start, piece.start, chosen):
             left = run.rows
             for boundary, use in enumerate(segment.tested):
                 seen, left = left, run.counters[2 * boundary]

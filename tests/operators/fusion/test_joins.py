@@ -90,12 +90,12 @@ def check(harness: Any, seed: int, kind: JoinKind, build: Literal["left", "right
     )
     types = (*(KEYS[name] for name in kinds), *PAYLOAD)
     width, nulls = len(types), r.choice([0.0, 0.2])
-    built, streamed = r.choice([0, 1, 4, 40, 40]), r.choice([1, 700, 1500])
+    built, streamed = r.choice([0, 1, 4, 40, 40]), r.choice([1, 200, 1100])
     distinct = r.choice([3, 10, 60, 500])
     here, there = dictionary_of(WORDS), dictionary_of(r.sample(WORDS, 5))
     stored = [side(r, kinds, built, distinct, r.choice([here, there]), nulls)] if built else []
     pushed = tuple(
-        side(r, kinds, streamed, distinct, r.choice([here, here, there]), nulls) for _ in range(r.choice([1, 3]))
+        side(r, kinds, streamed, distinct, r.choice([here, here, there]), nulls) for _ in range(r.choice([1, 2]))
     )
     schema = schema_of(*types)
     residual = None

@@ -1,0 +1,129 @@
+"""Rows of a scan, tested and gathered by a program: predicates, runtime filters, pieces, survivors."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import pyarrow as pa
+import pytest
+import torch
+
+from pystachio.operators.column import FixedColumn
+from pystachio.operators.expressions import Expression
+from pystachio.operators.filter import Filter
+from pystachio.operators.fusion import flow
+from pystachio.operators.runtime_filter import RuntimeFilter, filter_of_keys
+from pystachio.operators.scan_rows import FilterUse, Piece, RowReader, ScanRows
+from tests.operators.fusion.chains import WORDS, Given, agree, call, codes, dictionary_of, integers, lit, ref, schema_of
+from tests.operators.fusion.test_aggregates import summed
+from tests.operators.fusion.trees import INT, SCHEMA, TEXT, TYPES, Trees, table
+
+
+@pytest.fixture(autouse=True)
+def _always(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(flow, "_FEWEST_ROWS", 0)
+
+
+def a_filter(r: random.Random, position: int) -> RuntimeFilter:
+    if r.random() < 0.1:
+        return RuntimeFilter(TYPES[position], empty=True)
+    if position == 9:
+        made = filter_of_keys([codes(r, 3, dictionary_of(r.sample(WORDS, 5)), 0.2)])
+    else:
+        low = r.choice([-3, 0, 5, 9100, -200])
+        made = filter_of_keys([integers(r, TYPES[position], r.choice([1, 3, 40]), low, low + r.choice([1, 9, 300]))])
+    assert made is not None
+    return made.covering((-5, 400)) if r.random() < 0.3 else made
+
+
+def rows_of(r: random.Random, reader: RowReader, columns: Any, rows: int) -> list[ScanRows]:
+    """A unit before its rows are tested, or pieces of it with their survivors."""
+    whole = dict(enumerate(columns))
+    if r.random() < 0.6:
+        return [ScanRows(reader, whole, Piece(0, rows, None), is_tested=False)]
+    pieces = [reader.select(whole, start, stop) for start, stop in reader.pieces(rows)]
+    return [ScanRows(reader, whole, piece, is_tested=True) for piece in pieces]
+
+
+@pytest.mark.parametrize("seed", range(100))
+def test_random_scans(harness: Any, seed: int) -> None:
+    r = random.Random(seed)
+    trees, words = Trees(r), dictionary_of(WORDS)
+    predicate: Expression | None = r.choice([None, trees.flag(1), trees.flag(2)])
+    positions = r.sample([0, 2, 3, 6, 9, 13], r.choice([0, 1, 2]))
+    filters = [(position, a_filter(r, position)) for position in positions]
+    output = tuple(r.sample(range(len(SCHEMA)), r.choice([1, 5, len(SCHEMA)])))
+    units = [
+        table(r, rows, words, nulls=r.choice([0.0, 0.3]), shift=r.choice([0, 0, 50]))
+        for rows in (r.choice([1, 500, 3000]) for _ in range(3))
+    ]
+    schema = tuple(SCHEMA[position] for position in output)
+    then = r.random() < 0.5
+    keep = call("is_not_null", ref(schema, 0))
+    choices = r.getrandbits(32)
+
+    def chain() -> Any:
+        uses = tuple(FilterUse(position, one) for position, one in filters)
+        reader = RowReader(predicate, uses, output, {}, (None,) * len(SCHEMA), 700)
+        same = random.Random(choices)
+        pushed = [part for unit in units for part in rows_of(same, reader, unit.columns, unit.length)]
+        given = Given(tuple(pushed), schema)
+        return Filter(given, keep) if then else given
+
+    agree(harness, chain, ordered=True)
+
+
+def scanned(columns: list[FixedColumn], predicate: Expression | None = None) -> tuple[ScanRows, ...]:
+    """Units of one column whose range no footer knows."""
+    reader = RowReader(predicate, (), (0,), {}, (None,), 1 << 20)
+    return tuple(ScanRows(reader, {0: one}, Piece(0, len(one), None), is_tested=False) for one in columns)
+
+
+def test_units_whose_ranges_nobody_knows(harness: Any) -> None:
+    """What a program was written for by the first one must not be assumed of the next."""
+    schema = schema_of(INT)
+    units = [
+        FixedColumn(INT, torch.arange(0, 3000)),
+        FixedColumn(INT, torch.arange(2**40, 2**40 + 3000)),
+        FixedColumn(INT, torch.arange(-50_000, -47_000)),
+        FixedColumn(INT, torch.full((3000,), 2**62)),
+    ]
+    few = call("lt", ref(schema, 0), integer(1000))
+    agree(harness, lambda: Filter(Given(scanned(units), schema), few))
+    for keys in ((), (0,)):
+        agree(harness, lambda keys=keys: summed(Given(scanned(units), schema), keys, 0))
+    agree(harness, lambda: summed(Filter(Given(scanned(units, few), schema), few), (0,), 0))
+
+
+def integer(number: int) -> Expression:
+    return lit(number, INT)
+
+
+def test_text_filters_of_units_with_other_dictionaries(harness: Any) -> None:
+    r = random.Random(5)
+    wanted = filter_of_keys([codes(r, 3, dictionary_of(["a", "zz"]), 0.0)])
+    assert wanted is not None
+    units = [codes(r, 2000, dictionary_of(words), 0.1) for words in (WORDS, ["b"], ["q", "zz"], WORDS[::-1])]
+
+    def chain() -> Any:
+        reader = RowReader(None, (FilterUse(0, wanted),), (0,), {}, (None,), 1 << 20)
+        pushed = [ScanRows(reader, {0: one}, Piece(0, len(one), None), is_tested=False) for one in units]
+        return Filter(Given(tuple(pushed), schema_of(TEXT)), call("is_not_null", ref(schema_of(TEXT), 0)))
+
+    assert agree(harness, chain, ordered=True).programs
+
+
+def test_counts_of_a_filter(harness: Any) -> None:
+    """It counts the same rows whoever asks it."""
+    column = FixedColumn(INT, torch.arange(5000) % 10)
+    counts = []
+    for fused in (False, True):
+        use = FilterUse(0, RuntimeFilter(INT, (2, 4)))
+        reader = RowReader(call("gt", ref(schema_of(INT), 0), integer(2)), (use,), (0,), {}, (None,), 1 << 20)
+        rows = ScanRows(reader, {0: column}, Piece(0, 5000, None), is_tested=False)
+        ctx = harness.context()
+        (made,) = flow.Flow([], fused).push([rows], ctx)
+        assert made.length == 1000
+        counts.append((use._seen, use._passed))
+    assert counts == [(3500, 1000)] * 2
