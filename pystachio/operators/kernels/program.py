@@ -183,7 +183,9 @@ class Assembler:
 
     def saved(self) -> SavedAssembler:
         """The state to which `restore` goes back."""
-        return SavedAssembler(len(self._instructions), dict(self._known), len(self.tables), len(self.outputs), self.step)
+        return SavedAssembler(
+            len(self._instructions), dict(self._known), len(self.tables), len(self.outputs), self.step
+        )
 
     def restore(self, saved: SavedAssembler) -> None:
         """Forget what was written since."""

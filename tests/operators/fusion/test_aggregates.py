@@ -109,7 +109,6 @@ def test_random_aggregates(harness: Any, seed: int) -> None:
     agree(harness, grouped, direct_addressing=r.random() < 0.9, batch_rows=1 << 20)
 
 
-
 def summed(operator: Any, keys: tuple[int, ...], argument: int) -> Any:
     calls = (AggregateCall("sum", (argument,), pa.decimal128(38, 0)), AggregateCall("count", (), INT))
     types = (*(operator.schema[key].type for key in keys), pa.decimal128(38, 0), INT)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import random
 from typing import Any
 
-import pyarrow as pa
 import pytest
 import torch
 

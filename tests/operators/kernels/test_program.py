@@ -1,0 +1,191 @@
+"""Every operation of the interpreter on single rows against numpy, on whole vectors, parts of them and chosen rows."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from pystachio.operators.kernels import program as programs
+from pystachio.operators.kernels.hash_compiled import KeyTable
+from pystachio.operators.kernels.hash_table import number
+from pystachio.operators.kernels.program import (
+    Comparison,
+    Operation,
+    Register,
+    kind_of,
+)
+from tests.operators.kernels.written import (
+    INTEGERS,
+    LOWEST,
+    Written,
+    chosen,
+    every_choice,
+    every_length,
+    fractions,
+    masks,
+    numbers,
+    positions,
+    rng,
+    same,
+)
+
+pytestmark = pytest.mark.skipif(not programs.is_available(), reason="without the compiled library")
+
+
+@every_length
+@every_choice
+@pytest.mark.parametrize("dtype", [*INTEGERS, torch.float32, torch.float64, torch.bool])
+def test_columns_come_and_go(count: int, which: str, dtype: torch.dtype) -> None:
+    chance, rows, written = rng(1), positions(which, count), Written()
+    if dtype == torch.bool:
+        values = masks(chance, count)
+    else:
+        values = fractions(chance, count, dtype) if dtype.is_floating_point else numbers(chance, count, dtype)
+    written.out(written.load(values), dtype)
+    written.put(Operation.PUT_INPUT, written.assembler.output(dtype), 0, kind=kind_of(dtype))
+    written.put(Operation.PUT_ROW, written.assembler.output(torch.int32))
+    loaded, copied, row = written.run(count, rows)
+    same(loaded, chosen(values, rows))
+    same(copied, chosen(values, rows))
+    same(row, np.arange(count) if rows is None else rows.numpy())
+
+
+@every_length
+@every_choice
+@pytest.mark.parametrize("dtype", INTEGERS)
+def test_ranges_and_members(count: int, which: str, dtype: torch.dtype) -> None:
+    chance, rows = rng(2), positions(which, count)
+    values, limits = numbers(chance, count, dtype), torch.iinfo(dtype)
+    some = sorted(int(number) for number in numbers(chance, 6, dtype))
+    ranges = [(limits.min, limits.max), (limits.min, limits.min), (limits.max, limits.max), (some[1], some[4])]
+    table = masks(chance, 100)
+    written, wanted, kind = Written(), [], kind_of(dtype)
+    register, column = written.load(values), 0
+    here = chosen(values, rows).astype(object)
+    for low, high in ranges:
+        expected = np.array([low <= value <= high for value in here], dtype=bool)
+        written.out(written.compute(Operation.RANGE, register, x=low, y=high, is_mask=True))
+        written.out(written.compute(Operation.INPUT_RANGE, column, x=low, y=high, kind=kind, is_mask=True))
+        wanted += [expected, expected]
+    looked_up = written.assembler.table(table)
+    for low in (-50, limits.min, limits.max - 99):
+        expected = np.array([0 <= value - low < 100 and bool(table[value - low]) for value in here], dtype=bool)
+        written.out(written.compute(Operation.MEMBER, register, looked_up, x=low, y=100, is_mask=True))
+        written.out(written.compute(Operation.INPUT_MEMBER, column, looked_up, x=low, y=100, kind=kind, is_mask=True))
+        wanted += [expected, expected]
+    for found, expected in zip(written.run(count, rows), wanted, strict=True):
+        same(found, expected)
+
+
+@every_length
+@every_choice
+def test_comparisons(count: int, which: str) -> None:
+    chance, rows, written = rng(3), positions(which, count), Written()
+    whole = [numbers(chance, count), numbers(chance, count)]
+    real = [fractions(chance, count), fractions(chance, count)]
+    wanted = []
+    for pair, operation in ((whole, Operation.COMPARE), (real, Operation.COMPARE_FLOATS)):
+        a, b = (written.load(side) for side in pair)
+        x, y = (chosen(side, rows) for side in pair)
+        # NaN equals itself and is above all others.
+        equal = (x == y) | ((x != x) & (y != y))
+        less = (x < y) | ((y != y) & (x == x))
+        for comparison, expected in zip(Comparison, (equal, ~equal, less, less | equal), strict=True):
+            written.out(written.compute(operation, a, b, kind=comparison, is_mask=True))
+            wanted.append(expected)
+    for found, expected in zip(written.run(count, rows), wanted, strict=True):
+        same(found, expected)
+
+
+@every_length
+@every_choice
+def test_arithmetic_on_integers_wraps(count: int, which: str) -> None:
+    chance, rows, written = rng(4), positions(which, count), Written()
+    values = [numbers(chance, count), numbers(chance, count)]
+    a, b = (written.load(side) for side in values)
+    x, y = (chosen(side, rows) for side in values)
+    factor, term = np.int64(-(2**62) - 3), np.int64(LOWEST)
+    offset = np.array([v + 5 if 0 <= v + 5 < 9 else 9 for v in x.astype(object)], dtype=np.int64)
+    cases: list[tuple[Register, Any]] = [
+        (written.compute(Operation.ADD, a, b), lambda: x + y),
+        (written.compute(Operation.SUBTRACT, a, b), lambda: x - y),
+        (written.compute(Operation.MULTIPLY, a, b), lambda: x * y),
+        (written.compute(Operation.SCALE, a, x=int(factor), y=int(term)), lambda: x * factor + term),
+        (written.compute(Operation.APPEND, a, b, x=int(factor)), lambda: x * factor + y),
+        (written.compute(Operation.OFFSET, a, x=-5, y=9), lambda: offset),
+        (written.compute(Operation.CONSTANT, x=LOWEST), lambda: np.full(len(x), LOWEST)),
+    ]
+    for register, _ in cases:
+        written.out(register)
+    with np.errstate(over="ignore"):
+        for found, (_, expected) in zip(written.run(count, rows), cases, strict=True):
+            same(found, expected())
+
+
+@every_length
+@every_choice
+def test_arithmetic_on_floats(count: int, which: str) -> None:
+    chance, rows, written = rng(5), positions(which, count), Written()
+    values, whole = [fractions(chance, count), fractions(chance, count)], numbers(chance, count)
+    a, b = (written.load(side) for side in values)
+    x, y = (chosen(side, rows) for side in values)
+    hundred = int(np.float64(100).view(np.int64))
+    with np.errstate(all="ignore"):
+        wanted = [x + y, x - y, x * y, x / y, chosen(whole, rows).astype(np.float64) / 100]
+    for operation in ("ADD", "SUBTRACT", "MULTIPLY", "DIVIDE"):
+        written.out(written.compute(Operation[f"{operation}_FLOATS"], a, b), torch.float64)
+    written.out(written.compute(Operation.TO_FLOAT, written.load(whole), x=hundred), torch.float64)
+    for found, expected in zip(written.run(count, rows), wanted, strict=True):
+        same(found, expected)
+
+
+@every_length
+@every_choice
+def test_masks_and_choices(count: int, which: str) -> None:
+    chance, rows, written = rng(6), positions(which, count), Written()
+    flags, values = [masks(chance, count), masks(chance, count)], [numbers(chance, count), numbers(chance, count)]
+    a, b = (written.load(side) for side in flags)
+    x, y = (chosen(side, rows) for side in flags)
+    p, q = (chosen(side, rows) for side in values)
+    written.out(written.compute(Operation.AND, a, b, is_mask=True))
+    written.out(written.compute(Operation.OR, a, b, is_mask=True))
+    written.out(written.compute(Operation.NOT, a, is_mask=True))
+    written.out(written.compute(Operation.FROM_MASK, a))
+    written.out(written.compute(Operation.CHOOSE, a, *(written.load(side) for side in values)))
+    for found, expected in zip(written.run(count, rows), (x & y, x | y, ~x, x, np.where(x, p, q)), strict=True):
+        same(found, expected)
+
+
+@every_length
+@pytest.mark.parametrize("dtype", [*INTEGERS, torch.float32, torch.float64, torch.bool])
+def test_tables(count: int, dtype: torch.dtype) -> None:
+    chance, written = rng(7), Written()
+    if dtype == torch.bool:
+        table = masks(chance, 50)
+    else:
+        table = fractions(chance, 50, dtype) if dtype.is_floating_point else numbers(chance, 50, dtype)
+    index = torch.from_numpy(chance.integers(-7, 43, count))
+    at, place = written.load(index), written.assembler.table(table)
+    operation = Operation.GATHER_FLOAT if dtype.is_floating_point else Operation.GATHER
+    written.out(written.compute(operation, at, place, x=7, kind=kind_of(dtype)), dtype)
+    written.put(Operation.PUT_TABLE, written.assembler.output(dtype), at, place, x=7, kind=kind_of(dtype))
+    for found in written.run(count):
+        same(found, table.numpy()[index.numpy() + 7])
+
+
+@every_length
+@pytest.mark.parametrize("keys", [1, 100, 3000])
+def test_hash_tables(count: int, keys: int) -> None:
+    chance, written = rng(8), Written()
+    held = torch.unique(numbers(chance, keys))
+    table = number(held).table()
+    assert isinstance(table, KeyTable)
+    wanted = torch.cat((held, numbers(chance, 5000)))[:count] if count < keys else numbers(chance, count)
+    wanted = torch.where(masks(chance, count), held[torch.from_numpy(chance.integers(0, len(held), count))], wanted)
+    slots = written.assembler.table(table.slots)
+    written.out(written.compute(Operation.HASH_FIND, written.load(wanted), slots, x=len(table.slots)))
+    (found,) = written.run(count)
+    same(found, table.lookup(wanted).numpy())
