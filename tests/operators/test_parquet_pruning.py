@@ -6,12 +6,13 @@ import math
 import random
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
 
 from pystachio.operators.expressions import Call, Cast, Expression, FieldReference, InList, Literal
-from pystachio.operators.parquet_pruning import may_be_true
-from pystachio.operators.parquet_statistics import ChunkStatistics
+from pystachio.operators.parquet_pruning import may_be_true, row_groups
+from pystachio.operators.parquet_statistics import ChunkStatistics, IntegerRanges
 
 INT = pa.int64()
 TEXT = pa.string()
@@ -184,3 +185,52 @@ def truth(predicate: Expression, value: int | None) -> bool | None:
             return outcomes[function]
         case _:
             raise AssertionError(predicate)
+
+
+DECIMAL = pa.decimal128(38, 4)
+COMPARED = ["equal", "is_not_distinct_from", "lt", "lte", "gt", "gte", "not_equal"]
+
+
+def random_predicate(r: random.Random, depth: int) -> Expression:
+    if depth and r.random() < 0.6:
+        parts = [random_predicate(r, depth - 1) for _ in range(r.choice([1, 2, 3]))]
+        return call(r.choice(["and", "or"]), *parts)
+    field: Expression = FieldReference(r.randrange(2), INT)
+    if r.random() < 0.3:
+        field = Cast(field, r.choice([DECIMAL, pa.int64(), pa.int32()]))
+    number = r.choice([0, 5, -7, 50_000, 2**63 - 1, -(2**63), 2**63, 10**20, None, r.randint(-20, 20)])
+    sides: list[Expression] = [field, Literal(number, field.type)]
+    if r.random() < 0.3:
+        sides.reverse()
+    if r.random() < 0.2:
+        return call(r.choice(["is_null", "is_not_null"]), field)
+    return call(r.choice(COMPARED), *sides)
+
+
+def random_statistics(r: random.Random, rows: int) -> ChunkStatistics:
+    nulls = r.choice([0, 0, 1, rows, None])
+    if nulls == rows or r.random() < 0.2:
+        return ChunkStatistics(None, None, nulls)
+    ends = [r.choice([-(2**63), 2**63 - 1, 0, 10**15]) if r.random() < 0.2 else r.randint(-20, 20) for _ in range(2)]
+    return ChunkStatistics(min(ends), max(ends), nulls)
+
+
+@pytest.mark.parametrize("seed", range(200))
+def test_all_row_groups_at_once_are_as_one_by_one(seed: int) -> None:
+    r = random.Random(seed)
+    rows = np.array([r.choice([1, 3, 10]) for _ in range(r.choice([0, 1, 8]))], dtype=np.int64)
+    known = [[random_statistics(r, int(count)) for count in rows] for _ in range(2)]
+    without = r.choice([None, None, 0])
+    for _ in range(20):
+        predicate = random_predicate(r, 2)
+        found = row_groups(
+            predicate,
+            lambda index: None if index == without else IntegerRanges.of(known[index]),
+            lambda group, index: known[index][group],
+            rows,
+        )
+        wanted = [
+            may_be_true(predicate, lambda index, group=group: known[index][group], int(count))  # type: ignore[misc]
+            for group, count in enumerate(rows)
+        ]
+        assert found.tolist() == wanted
