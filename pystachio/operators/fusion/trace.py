@@ -216,9 +216,17 @@ def _symbol(column: Column, values: Origin, valid: Origin | None) -> Symbol:
         case FixedColumn(type=type_, values=tensor) if tensor.dtype.is_floating_point:
             return Symbol(type_, Form.FLOAT, tensor.dtype, values, valid)
         case FixedColumn(type=type_, values=tensor):
-            return Symbol(type_, Form.INTEGER, tensor.dtype, values, valid, cheap_bounds(column))
+            return Symbol(type_, Form.INTEGER, tensor.dtype, values, valid, _within_dtype(cheap_bounds(column), tensor))
         case DictionaryColumn(type=type_, codes=codes, dictionary=dictionary):
             bounds = (0, max(0, len(dictionary) - 1))
             return Symbol(type_, Form.CODES, codes.dtype, values, valid, bounds, dictionary)
         case WideDecimalColumn(type=type_) | BytesColumn(type=type_):
             return Symbol(type_, Form.OPAQUE, torch.int64, values, valid)
+
+
+def _within_dtype(bounds: Bounds | None, values: torch.Tensor) -> Bounds:
+    """Known ranges need not be tight, but instructions compare in the dtype."""
+    limits = torch.iinfo(values.dtype)
+    if bounds is None or bounds[0] < limits.min or bounds[1] > limits.max:
+        return limits.min, limits.max
+    return bounds

@@ -6,11 +6,13 @@ import random
 from typing import Any
 
 import pytest
+import torch
 
+from pystachio.operators.column import FixedColumn
 from pystachio.operators.filter import Filter
 from pystachio.operators.fusion import flow
 from pystachio.operators.project import Project
-from tests.operators.fusion.chains import WORDS, Given, agree, dictionary_of, ref, schema_of
+from tests.operators.fusion.chains import WORDS, Given, agree, batch_of, call, dictionary_of, lit, ref, schema_of
 from tests.operators.fusion.trees import FLAG, FLOAT, INT, PRICE, SCHEMA, Trees, table
 
 SEEDS = 150
@@ -48,3 +50,13 @@ def test_random_filters_and_projections(harness: Any, seed: int) -> None:
         return Project(operator, outputs, schema_of(*(value.type for value in outputs)))
 
     agree(harness, chain, ordered=True)
+
+
+@pytest.mark.parametrize("function", ["equal", "not_equal", "lt", "lte", "gt", "gte"])
+def test_a_range_may_be_wider_than_the_dtype(harness: Any, function: str) -> None:
+    """Bounds need not be tight."""
+    schema = schema_of(INT)
+    column = FixedColumn(INT, torch.arange(-128, 128).to(torch.int8), None, (-1000, 70_000))
+    for number in (-200, -128, -1, 0, 100, 127, 128, 300, 65_536):
+        below = call(function, ref(schema, 0), lit(number, INT))
+        agree(harness, lambda below=below: Filter(Given((batch_of(column),), schema), below), ordered=True)
