@@ -11,6 +11,7 @@ import torch
 from pystachio.operators.kernels import program as programs
 from pystachio.operators.kernels.hash_compiled import KeyTable
 from pystachio.operators.kernels.hash_table import number
+from pystachio.operators.kernels.key_sets import BitSet, BloomFilter, key_set
 from pystachio.operators.kernels.program import (
     Comparison,
     Operation,
@@ -189,3 +190,36 @@ def test_hash_tables(count: int, keys: int) -> None:
     written.out(written.compute(Operation.HASH_FIND, written.load(wanted), slots, x=len(table.slots)))
     (found,) = written.run(count)
     same(found, table.lookup(wanted).numpy())
+
+
+@every_length
+@pytest.mark.parametrize("span", [1, 7, 100, 2**40, 2**64 - 1])
+@pytest.mark.parametrize("share", [0.0, 0.5, 1.0])
+def test_sets_of_keys(count: int, span: int, share: float) -> None:
+    """Bits where the range is narrow, else a Bloom filter: with no key missing, and hardly another one found."""
+    chance, written = rng(14), Written()
+    low = LOWEST if span > 2**41 else -3
+    ends = [low, low + span - 1]
+    held = np.array([*ends, *(low + int(chance.random() * span) for _ in range(50 if span > 8 else 0))], dtype=np.int64)
+    keys = key_set(held, (low, low + span - 1))
+    values = torch.where(
+        masks(chance, count, share), torch.from_numpy(chance.choice(held, count)), numbers(chance, count)
+    )
+    register = written.load(values)
+    match keys:
+        case None:
+            assert span == 1
+            return
+        case BitSet(bits=bits):
+            table = written.assembler.table(bits)
+            mask = written.compute(Operation.BIT, register, table, x=keys.low, y=keys.span, is_mask=True)
+        case BloomFilter(words=words):
+            table = written.assembler.table(words)
+            mask = written.compute(Operation.BLOOM, register, table, x=keys.shift, is_mask=True)
+    written.out(mask)
+    (found,) = written.run(count)
+    same(found, keys.contains(values.numpy()))
+    present = np.isin(values.numpy(), held)
+    assert found[present].all()
+    others = found[~present]
+    assert others.sum() <= (0 if isinstance(keys, BitSet) else 2 + 0.02 * len(others))
