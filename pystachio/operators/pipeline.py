@@ -9,9 +9,10 @@ A union is a pipe with several producers. When the last producer ends, each stag
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Coroutine, Iterable, Iterator
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from itertools import chain
 
 from pystachio.errors import DataError
 from pystachio.operators.arrow import literal_at
@@ -91,8 +92,16 @@ class _Stage:
     ctx: Context
     builds: tuple[Receiver[Batch], ...]
     opened: Slot[Transform] = field(default_factory=Slot)
+    _is_opening: bool = False
+
+    async def transform(self) -> Transform:
+        """Waits for a task that reads builds; without any, whoever comes first opens the operator."""
+        if not self.builds and not self._is_opening:
+            await self.open()
+        return await self.opened.wait()
 
     async def open(self) -> None:
+        self._is_opening = True
         transform = await self.operator.open(self.ctx, self.builds)
         if self.operator.prefers_large_batches:
             transform = Coalesced(transform, min(LEAST_ROWS, self.ctx.settings.batch_rows))
@@ -107,6 +116,8 @@ class _Pipe:
     stage: _Stage | None = None
     onward: _Pipe | None = None
     producers: int = 0
+    has_finished: bool = False
+    """The last producer's last job has put out what the stage kept."""
     _flow: Flow | None = None
 
     def behind(self, stage: _Stage) -> _Pipe:
@@ -117,15 +128,24 @@ class _Pipe:
     async def flow(self, ctx: Context) -> Flow:
         """Through the opened stages from here to the channel; waits for the builds of joins."""
         if self._flow is None:
-            chain: list[tuple[Transform, Context]] = []
+            opened: list[tuple[Transform, Context]] = []
             pipe: _Pipe | None = self
             while pipe is not None:
                 if pipe.stage is not None:
-                    chain.append((await pipe.stage.opened.wait(), pipe.stage.ctx))
+                    opened.append((await pipe.stage.transform(), pipe.stage.ctx))
                 pipe = pipe.onward
             if self._flow is None:
-                self._flow = Flow(chain, fused=can_fuse(ctx))
+                self._flow = Flow(opened, fused=can_fuse(ctx))
         return self._flow
+
+    async def finishing(self, ctx: Context) -> Iterator[Batch]:
+        """What the stages put out that end with the only producer left, once it has pushed its last batch."""
+        ending: list[tuple[_Pipe, _Stage, Transform, Flow]] = []
+        pipe = self
+        while pipe.producers == 1 and pipe.stage is not None and pipe.onward is not None:
+            ending.append((pipe, pipe.stage, await pipe.stage.transform(), await pipe.onward.flow(ctx)))
+            pipe = pipe.onward
+        return _finished(ending)
 
     async def producer_ended(self, ctx: Context) -> None:
         """The last one puts out what the stage kept, and ends its part of the onward pipe."""
@@ -134,7 +154,7 @@ class _Pipe:
             return
         self._flow = None  # and what its programs hold of joins
         if self.stage is not None and self.onward is not None:
-            left = (await self.stage.opened.wait()).finish()
+            left = None if self.has_finished else (await self.stage.transform()).finish()
             if left is not None:
                 rest = await self.onward.flow(ctx)
                 with suppress(NotWanted):  # the consumer has all it wanted
@@ -166,9 +186,10 @@ class _PipeOutput:
     pipe: _Pipe
     ctx: Context
 
-    async def emit(self, produce: Callable[[], Iterable[Batch | ScanRows]]) -> None:
+    async def emit(self, produce: Callable[[], Iterable[Batch | ScanRows]], *, last: bool = False) -> None:
         flow = await self.pipe.flow(self.ctx)
-        await self.pipe.drain(self.ctx, flow.push(_produced(produce), self.ctx))
+        batches = flow.push(_produced(produce), self.ctx)
+        await self.pipe.drain(self.ctx, chain(batches, await self.pipe.finishing(self.ctx)) if last else batches)
 
     async def send(self, batch: Batch) -> None:
         if self.pipe.stage is not None:
@@ -221,7 +242,8 @@ class _Builder:
             ctx = self._scope.context(name)
             builds = tuple(self._channel_from(child, f"{name} build", ctx) for child in operator.inputs[1:])
             stage = _Stage(operator, ctx, builds)
-            self._add(f"{name} open", stage.open)
+            if builds:
+                self._add(f"{name} open", stage.open)
             self._place(operator.inputs[0], pipe.behind(stage))
         elif is_breaker(operator):
             self._break(operator, pipe, name)
@@ -305,6 +327,15 @@ class _SharedReservation:
 def _produced(produce: Callable[[], Iterable[Batch | ScanRows]]) -> Iterator[Batch | ScanRows]:
     """Made on the worker, not before."""
     yield from produce()
+
+
+def _finished(ending: Sequence[tuple[_Pipe, _Stage, Transform, Flow]]) -> Iterator[Batch]:
+    """What the stages kept, through those behind them; on the worker, after the last batch."""
+    for pipe, stage, transform, onward in ending:
+        pipe.has_finished = True
+        left = transform.finish()
+        if left is not None:
+            yield from onward.push_finished(left, stage.ctx)
 
 
 def _pull(batches: Iterator[Batch]) -> tuple[list[Batch], bool]:

@@ -68,6 +68,7 @@ class PlanHandle:
         self._ref = ref
         self._loop = asyncio.get_running_loop()
         self._ended: asyncio.Future[PystachioError | None] = self._loop.create_future()
+        self._watchers: list[Callable[[PystachioError | None], None]] = []
 
     async def wait(self) -> None:
         """Until the plan has ended and everything of it is released; raises its typed error.
@@ -90,9 +91,16 @@ class PlanHandle:
     def done(self) -> bool:
         return self._ended.done()
 
+    def when_ended(self, watcher: Callable[[PystachioError | None], None]) -> None:
+        """Have `watcher` called with the error at the end, before anybody who waits goes on."""
+        self._watchers.append(watcher)
+
     def mark_ended(self, error: PystachioError | None) -> None:
         """By the node, once."""
         if not self._ended.done():
+            watchers, self._watchers = self._watchers, []
+            for watcher in watchers:
+                watcher(error)
             self._ended.set_result(error)
 
     def _cancel_nowait(self) -> None:
@@ -148,10 +156,11 @@ class PlanActor:
             forget_frames(error)
         self._is_executing = False
         self._transfers.close_plan(entry.plan_id)
-        with suppress(TimeoutError):
-            # The client may be converting what it took; what is left after that was started by nobody's task.
-            async with asyncio.timeout(LAST_JOBS_SECONDS):
-                await entry.wait_idle()
+        if entry.external:
+            with suppress(TimeoutError):
+                # The client may be converting what it took; what is left after that was started by nobody's task.
+                async with asyncio.timeout(LAST_JOBS_SECONDS):
+                    await entry.wait_idle()
         left = self._memory.release_plan(entry)
         self._report(PlanEnded(entry.plan_id, error, left, entry.external))
 
