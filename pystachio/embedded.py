@@ -238,12 +238,7 @@ class RunningPlan:
 
     @property
     def schema(self) -> pa.Schema:
-        return pa.schema(
-            [
-                pa.field(name, field.type, field.nullable)
-                for name, field in zip(self.plan.names, self.plan.schema, strict=True)
-            ]
-        )
+        return self.plan.arrow_schema
 
     def submit(self, urgency: Urgency) -> None:
         """Have the node's loop start the plan; what it is asked for from now on finds the plan there."""

@@ -9,10 +9,13 @@ A union is a pipe with several producers. When the last producer ends, each stag
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import cached_property
 from itertools import chain
+
+import pyarrow as pa
 
 from pystachio.errors import DataError
 from pystachio.operators.arrow import literal_at
@@ -38,9 +41,12 @@ _JOB_SECONDS = 0.1
 """And after this long, so that a plan can be cancelled and others get their turn."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class PhysicalPlan:
-    """What runs: `scalars[i]` feeds the slot ("scalar", i); `names` are the result's column names."""
+    """What runs: `scalars[i]` feeds the slot ("scalar", i); `names` are the result's column names.
+
+    One plan may run many times, and at once: what can be said of it is worked out once.
+    """
 
     root: Operator
     scalars: tuple[Operator, ...]
@@ -49,6 +55,36 @@ class PhysicalPlan:
     @property
     def schema(self) -> Schema:
         return self.root.schema
+
+    @cached_property
+    def arrow_schema(self) -> pa.Schema:
+        """Of the result."""
+        return pa.schema(
+            [pa.field(name, field.type, field.nullable) for name, field in zip(self.names, self.schema, strict=True)]
+        )
+
+    @cached_property
+    def operators(self) -> tuple[Operator, ...]:
+        """Every operator object once, parents first; the root's tree, then the scalars'."""
+        found: dict[int, Operator] = {}
+        left = [*reversed(self.scalars), self.root]
+        while left:
+            operator = left.pop()
+            if id(operator) not in found:
+                found[id(operator)] = operator
+                left.extend(reversed(operator.inputs))
+        return tuple(found.values())
+
+    @cached_property
+    def operator_names(self) -> Mapping[int, str]:
+        """A unique name per operator object (by `id`): what metrics and errors call it."""
+        return {id(each): f"{number}:{type(each).__name__}" for number, each in enumerate(self.operators)}
+
+    @cached_property
+    def runtime_filters(self) -> tuple[int, ...]:
+        """The slots of all runtime filters."""
+        joins = [operator for operator in self.operators if isinstance(operator, Join)]
+        return tuple(id_ for join in joins for id_ in join.runtime_filters if id_ is not None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,24 +100,14 @@ def build_graph(plan: PhysicalPlan, scope: PlanScope) -> Graph:
     return _Builder(plan, scope).build()
 
 
-def operators_of(plan: PhysicalPlan) -> list[Operator]:
-    """Every operator object once, parents first; the root's tree, then the scalars'."""
-    found: dict[int, Operator] = {}
-
-    def visit(operator: Operator) -> None:
-        if id(operator) not in found:
-            found[id(operator)] = operator
-            for child in operator.inputs:
-                visit(child)
-
-    for top in (plan.root, *plan.scalars):
-        visit(top)
-    return list(found.values())
+def operators_of(plan: PhysicalPlan) -> Sequence[Operator]:
+    """`PhysicalPlan.operators`."""
+    return plan.operators
 
 
-def operator_names(plan: PhysicalPlan) -> dict[int, str]:
-    """A unique name per operator object (by `id`): what metrics and errors call it."""
-    return {id(operator): f"{number}:{type(operator).__name__}" for number, operator in enumerate(operators_of(plan))}
+def operator_names(plan: PhysicalPlan) -> Mapping[int, str]:
+    """`PhysicalPlan.operator_names`."""
+    return plan.operator_names
 
 
 @dataclass(slots=True)
@@ -203,16 +229,14 @@ class _Builder:
     def __init__(self, plan: PhysicalPlan, scope: PlanScope) -> None:
         self._plan = plan
         self._scope = scope
-        self._names = operator_names(plan)
-        joins = [operator for operator in operators_of(plan) if isinstance(operator, Join)]
-        self._filters = [id_ for join in joins for id_ in join.runtime_filters if id_ is not None]
+        self._names = plan.operator_names
         self._tasks: list[TaskSpec] = []
         self._spools: dict[int, Slot[tuple[list[Batch], _SharedReservation]]] = {}
 
     def build(self) -> Graph:
         slots = self._scope.slots
         slots.update({("scalar", index): Slot() for index in range(len(self._plan.scalars))})
-        slots.update({("filter", id_): Slot() for id_ in self._filters})
+        slots.update({("filter", id_): Slot() for id_ in self._plan.runtime_filters})
         for index, scalar in enumerate(self._plan.scalars):
             self._scalar(index, scalar)
         channel: Channel[Batch] = self._scope.channel(

@@ -176,6 +176,7 @@ class Children:
         finally:
             ref._ended = True
             ref._fail(ref._asked, None)
+            ref._task = None  # which keeps its error, whose frames keep the actor: nothing is left to the collector
 
     async def _run_task(self, name: str, body: Callable[[], Coroutine[object, object, None]]) -> None:
         try:
