@@ -54,6 +54,7 @@ from pystachio.runtime.metrics import OperatorSnapshot
 from pystachio.runtime.node import Node, NodeStatistics
 from pystachio.runtime.plan import PlanHandle
 from pystachio.runtime.settings import ExecutionSettings
+from pystachio.runtime.slots import Slot
 from pystachio.runtime.urgency import Urgency
 from pystachio.trace import plan_trace
 from pystachio.trace.plan_trace import PlanTrace
@@ -231,7 +232,7 @@ class RunningPlan:
         self._totals = Totals()
         self._handle: PlanHandle | None = None
         """There once the loop has come to it."""
-        self._results: asyncio.Future[Receiver[Batch] | None] | None = None
+        self._results: Slot[Receiver[Batch] | None] = Slot()
         self._error: PystachioError | None = None
         self._delivered = False
         """The last batch was, and the plan has ended well."""
@@ -246,12 +247,11 @@ class RunningPlan:
 
     def _start(self, urgency: Urgency) -> None:
         """On the node's loop."""
-        results = self._results = asyncio.get_running_loop().create_future()
 
         def build(scope: PlanScope) -> list[TaskSpec]:
             graph = build_graph(self.plan, scope)
             self._stream = scope.context("result").stream
-            results.set_result(graph.results)
+            self._results.set(graph.results)
             return graph.tasks
 
         try:
@@ -270,8 +270,8 @@ class RunningPlan:
         self._totals = self._node.totals(self.plan_id)
         # Last: other threads read the rest once this says that the plan has ended.
         self._seconds = time.monotonic() - self._submitted
-        if self._results is not None and not self._results.done():
-            self._results.set_result(None)
+        if not self._results.is_set:
+            self._results.set(None)
 
     def next_batch(self) -> pa.RecordBatch | None:
         """Wait for rows; None after the last. Raises the plan's error."""
@@ -290,14 +290,14 @@ class RunningPlan:
 
     async def _next(self) -> Batch | pa.RecordBatch | None:
         """Batches of a CPU are left to the client's thread to convert."""
-        handle, waiting = self._handle, self._results
-        results = None if waiting is None else await asyncio.shield(waiting)
+        handle, results = self._handle, await self._results.wait()
         if handle is not None and results is not None:
             async for batch in results:
                 handle.rows += batch.length
                 if self._stream.device.type != "cpu":
                     return await self._stream.run(batch_to_arrow, batch, self.plan.schema)
-                await asyncio.sleep(0)  # the producer may end in this turn
+                if not results.has_ended:
+                    await asyncio.sleep(0)  # the producer may end in this turn
                 if results.has_ended:
                     results.close()
                     await self._ended()

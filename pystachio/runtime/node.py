@@ -24,7 +24,7 @@ from pystachio.runtime.executor import BuildGraph, PlanScope
 from pystachio.runtime.logging import get_logger
 from pystachio.runtime.memory import Memory, Tier, TierStatistics
 from pystachio.runtime.observation import ObservedPlan, observe
-from pystachio.runtime.plan import CancelPlan, PlanActor, PlanEnded, PlanHandle, PlanMessage, SetPriority, StartPlan
+from pystachio.runtime.plan import CancelPlan, PlanActor, PlanEnded, PlanHandle, PlanMessage, SetPriority
 from pystachio.runtime.plan_entry import PlanEntry
 from pystachio.runtime.settings import ExecutionSettings
 from pystachio.runtime.streams import CpuStreams, StreamFactory
@@ -269,20 +269,18 @@ class Node:
         self._workers.plan_opened(entry)
         self._leases.plan_started(plan_id, priority, due_at=due)
         scope = self._scope(entry, client, self._streams)
-        ref = self._children.spawn(
-            plan_id,
-            lambda _: PlanActor(
-                scope,
-                children=self._children,
-                memory=self._memory,
-                workers=self._workers,
-                transfers=self._transfers,
-                report=self._forget,
-            ),
+        actor = PlanActor(
+            scope,
+            children=self._children,
+            memory=self._memory,
+            workers=self._workers,
+            transfers=self._transfers,
+            report=self._forget,
         )
+        ref = self._children.spawn(plan_id, lambda _: actor)
         handle = PlanHandle(plan_id, scope.metrics, ref)
         self._plans[plan_id] = _RunningPlan(entry, handle, ref, label)
-        ref.tell(StartPlan(build))
+        actor.start(build)
         return handle
 
     def _due(self, urgency: Urgency) -> float | None:
