@@ -33,8 +33,8 @@ _READ_AHEAD_BYTES = 8 << 20
 _READ_AHEAD_UNITS = 2
 """...but always these many units for each link, beyond one for each worker."""
 
-_SHARES = 2
-"""A worker takes at most one part in so many of its share of the hot units at once."""
+_FIRST_HOT_UNITS = 4
+"""So many go together before any has been worked on: the consumer may soon have all it wants."""
 
 _TRIAL_UNITS = 4
 _MOSTLY_DEAD = 0.5
@@ -85,7 +85,7 @@ class ScanRun:
         # One more than can run: none idles while a batch is handed over. A single worker keeps the file's order.
         workers = ctx.settings.workers
         self._takers = min(workers + 1, len(units)) if workers > 1 else 1
-        self._ready = _Ready(workers, self._takers)
+        self._ready = _Ready(self._takers)
         links = len({ctx.transfers.link(unit.file.path) for unit in units})
         self._window = _Window(links * _READ_AHEAD_BYTES, self._takers + links * _READ_AHEAD_UNITS)
         self._held: set[Reservation] = set()
@@ -269,8 +269,7 @@ async def _all(coroutines: Sequence[Coroutine[object, object, T]]) -> list[T]:
 class _Ready:
     """Units that may be worked on, in order. Hot ones go several at a time: each job costs its way to a worker."""
 
-    def __init__(self, workers: int, takers: int) -> None:
-        self._workers = workers
+    def __init__(self, takers: int) -> None:
         self._takers = takers
         self._units: deque[_Fetch | _HotUnit] = deque()
         self._arrived = asyncio.Semaphore(0)
@@ -297,8 +296,8 @@ class _Ready:
         first = self._units.popleft()
         if isinstance(first, _Fetch):
             return first
-        # Fewer at the beginning, when the consumer may soon have all it wants, and at the end, so that no worker idles.
-        most = max(1, min(finished, len(self._units) // (_SHARES * self._workers)))
+        # Fewer and fewer towards the end, so that no worker idles.
+        most = min(_FIRST_HOT_UNITS + finished, len(self._units) // self._takers)
         taken = [first]
         while len(taken) < most and self._units and isinstance(following := self._units[0], _HotUnit):
             taken.append(following)
