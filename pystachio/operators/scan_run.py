@@ -1,4 +1,5 @@
-"""One run of a scan on the loop: reads ahead of the decoders, under reservations; one worker job per unit.
+"""One run of a scan on the loop: reads ahead of the decoders, under reservations. One worker job for each unit, or for
+several of which everything is in memory.
 
 When fewer units than workers are left, each of them is spread over the workers: column by column, then in slices.
 """
