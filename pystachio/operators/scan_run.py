@@ -197,14 +197,17 @@ class ScanRun:
             self._release(fetch.reservation)
 
     async def _put_out_hot(self, taken: Sequence[_HotUnit]) -> None:
-        units = [hot.unit for hot in taken]
-        await self._emit(units, lambda: self._hot_rows(taken), last=self._finished + len(taken) == len(self._units))
+        rows = [UnitRows(self._reader, hot.unit, hot.columns) for hot in taken]
+        is_last = self._finished + len(taken) == len(self._units)
+        await self._emit([hot.unit for hot in taken], lambda: self._hot_rows(rows), last=is_last)
         nbytes = sum(column_nbytes(column) for hot in taken for column in hot.columns.values())
         self._ctx.metrics.count("bytes from memory", nbytes)
         self._finished += len(taken)
+        self._dead += sum(not each.survivors for each in rows)
 
-    def _hot_rows(self, taken: Iterable[_HotUnit]) -> Iterator[ScanRows]:
-        return (ScanRows(self._reader, hot.columns, Piece(0, hot.unit.rows, None), is_tested=False) for hot in taken)
+    def _hot_rows(self, units: Iterable[UnitRows]) -> Iterator[ScanRows]:
+        for rows in units:
+            yield ScanRows(self._reader, rows.columns, Piece(0, rows.unit.rows, None), is_tested=False, unit=rows)
 
     async def _put_out(
         self, rows: UnitRows, produce: Callable[[], Iterable[ScanRows]], *, is_whole: bool = True
