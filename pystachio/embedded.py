@@ -20,7 +20,7 @@ import pyarrow as pa
 import torch
 
 from pystachio.config import Settings
-from pystachio.errors import InvalidRequest, NotFound, PystachioError, ResourceExhausted
+from pystachio.errors import InternalError, InvalidRequest, NotFound, PystachioError, ResourceExhausted
 from pystachio.io_scheduler.buffers import IDLE_BYTES, BufferPool
 from pystachio.io_scheduler.client import HostBuffer
 from pystachio.io_scheduler.core.policy import POLICIES
@@ -38,11 +38,12 @@ from pystachio.operators.chunk_cache import ChunkCache, ChunkCacheStatistics
 from pystachio.operators.chunk_store import ChunkStore
 from pystachio.operators.operator import Operator
 from pystachio.operators.parquet_footer import read_footers
-from pystachio.operators.pipeline import Graph, PhysicalPlan, build_graph, operator_names, operators_of
+from pystachio.operators.pipeline import PhysicalPlan, build_graph, operator_names, operators_of
 from pystachio.operators.scan import Scan
 from pystachio.operators.table import FileVersion, ParquetFile
 from pystachio.planner.explain import render
 from pystachio.runtime.allocator import keep_freed_memory
+from pystachio.runtime.channels import Receiver
 from pystachio.runtime.control import ControlServer
 from pystachio.runtime.devices import choose_device
 from pystachio.runtime.executor import PlanScope, TaskSpec
@@ -53,6 +54,7 @@ from pystachio.runtime.metrics import OperatorSnapshot
 from pystachio.runtime.node import Node, NodeStatistics
 from pystachio.runtime.plan import PlanHandle
 from pystachio.runtime.settings import ExecutionSettings
+from pystachio.runtime.slots import Slot
 from pystachio.runtime.urgency import Urgency
 from pystachio.trace import plan_trace
 from pystachio.trace.plan_trace import PlanTrace
@@ -173,11 +175,7 @@ class EmbeddedNode:
     def submit(self, plan: PhysicalPlan, urgency: Urgency, label: str) -> RunningPlan:
         """Start the plan, which people know by `label`; its rows wait for `RunningPlan.next_batch`."""
         running = RunningPlan(self, plan, label)
-
-        async def start() -> None:
-            await running.start(self._host.node, urgency)
-
-        self._host.call(start()).result()
+        running.submit(urgency)
         return running
 
     def statistics(self) -> SessionStatistics:
@@ -232,42 +230,48 @@ class RunningPlan:
         self._submitted = time.monotonic()
         self._seconds: float | None = None
         self._totals = Totals()
+        self._handle: PlanHandle | None = None
+        """There once the loop has come to it."""
+        self._results: Slot[Receiver[Batch] | None] = Slot()
         self._error: PystachioError | None = None
         self._delivered = False
         """The last batch was, and the plan has ended well."""
 
     @property
     def schema(self) -> pa.Schema:
-        return pa.schema(
-            [
-                pa.field(name, field.type, field.nullable)
-                for name, field in zip(self.plan.names, self.plan.schema, strict=True)
-            ]
-        )
+        return self.plan.arrow_schema
 
-    async def start(self, node: Node, urgency: Urgency) -> None:
+    def submit(self, urgency: Urgency) -> None:
+        """Have the node's loop start the plan; what it is asked for from now on finds the plan there."""
+        self._loop = self._node.host.call_soon(lambda: self._start(urgency))
+
+    def _start(self, urgency: Urgency) -> None:
         """On the node's loop."""
-        self._graph: asyncio.Future[Graph | None] = asyncio.get_running_loop().create_future()
 
         def build(scope: PlanScope) -> list[TaskSpec]:
             graph = build_graph(self.plan, scope)
             self._stream = scope.context("result").stream
-            self._graph.set_result(graph)
+            self._results.set(graph.results)
             return graph.tasks
 
-        self._handle: PlanHandle = await node.submit(
-            build, plan_id=self.plan_id, priority=urgency.priority, deadline=urgency.deadline, label=self.label
-        )
-        self._watcher = asyncio.create_task(self._watch(), name=f"{self.plan_id}/watch")
+        try:
+            node = self._node.host.node
+            self._handle = node.start_plan(build, plan_id=self.plan_id, urgency=urgency, label=self.label)
+        except Exception as error:
+            failure = error if isinstance(error, PystachioError) else InternalError(f"a plan did not start: {error}")
+            failure.__cause__ = None if failure is error else error
+            self._note_end(failure)
+        else:
+            self._handle.when_ended(self._note_end)
 
-    async def _watch(self) -> None:
+    def _note_end(self, error: PystachioError | None) -> None:
         """Keep what is known of the plan at its end."""
-        self._error = await self._handle.wait_ended()
+        self._error = error
         self._totals = self._node.totals(self.plan_id)
         # Last: other threads read the rest once this says that the plan has ended.
         self._seconds = time.monotonic() - self._submitted
-        if not self._graph.done():
-            self._graph.set_result(None)
+        if not self._results.is_set:
+            self._results.set(None)
 
     def next_batch(self) -> pa.RecordBatch | None:
         """Wait for rows; None after the last. Raises the plan's error."""
@@ -286,15 +290,16 @@ class RunningPlan:
 
     async def _next(self) -> Batch | pa.RecordBatch | None:
         """Batches of a CPU are left to the client's thread to convert."""
-        graph = await asyncio.shield(self._graph)
-        if graph is not None:
-            async for batch in graph.results:
-                self._handle.rows += batch.length
+        handle, results = self._handle, await self._results.wait()
+        if handle is not None and results is not None:
+            async for batch in results:
+                handle.rows += batch.length
                 if self._stream.device.type != "cpu":
                     return await self._stream.run(batch_to_arrow, batch, self.plan.schema)
-                await asyncio.sleep(0)  # the producer may end in this turn
-                if graph.results.has_ended:
-                    graph.results.close()
+                if not results.has_ended:
+                    await asyncio.sleep(0)  # the producer may end in this turn
+                if results.has_ended:
+                    results.close()
                     await self._ended()
                     self._delivered = True
                 return batch
@@ -303,12 +308,19 @@ class RunningPlan:
 
     async def _ended(self) -> None:
         """Wait for the end of the plan; raises its error."""
-        await asyncio.shield(self._watcher)
+        if self._handle is not None:
+            await self._handle.wait_ended()
         if self._error is not None:
             raise self._error
 
     def cancel(self) -> None:
         if self._seconds is None:
+            with suppress(RuntimeError):  # the loop is closed: every plan has ended
+                self._loop.call_soon_threadsafe(self._cancel)
+
+    def _cancel(self) -> None:
+        """On the node's loop."""
+        if self._handle is not None:
             self._handle.cancel()
 
     def set_urgency(self, urgency: Urgency) -> None:
@@ -325,7 +337,7 @@ class RunningPlan:
     @property
     def rows(self) -> int:
         """Rows handed to the client so far."""
-        return self._handle.rows
+        return 0 if self._handle is None else self._handle.rows
 
     @property
     def seconds(self) -> float:
@@ -389,6 +401,8 @@ class RunningPlan:
         return done / total if total else None
 
     def _snapshots(self) -> dict[str, OperatorSnapshot]:
+        if self._handle is None:
+            return {}
         return {snapshot.name: snapshot for snapshot in self._handle.metrics.snapshot().operators}
 
 

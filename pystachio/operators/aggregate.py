@@ -37,6 +37,9 @@ _ORDERED_ROWS: Final = 1 << 16
 _LANES: Final = 4
 """So many parts are finished and put out beside each other."""
 
+_SMALL_BYTES: Final = 1 << 20
+"""Up to here the memory of a merge is not worth a job of its own, after which it could be given back."""
+
 _SMALLEST_GROUPED_BATCH: Final = 4096
 """Grouping a batch costs as much as merging this many rows with others."""
 
@@ -163,14 +166,24 @@ class Aggregate:
             await _together([self._put_out(ctx, wholes, out, reservation) for _ in range(min(_LANES, len(wholes)))])
 
     async def _put_out_at_once(self, ctx: Context, parts: list[Batch], out: Output, reservation: Reservation) -> None:
-        """Merge, finish and put out in one job."""
+        """Merge, finish and put out: in one job when it is little."""
         # The parts, their concatenation and the result exist at once.
         await reservation.resize(3 * sum(part.nbytes for part in parts))
-        direct = ctx.settings.direct_addressing
-        rows = await ctx.stream.run(self._finished, parts, ctx.stream.device, allow_direct=direct)
+        device, direct, batch_rows = ctx.stream.device, ctx.settings.direct_addressing, ctx.settings.batch_rows
+        if reservation.nbytes <= _SMALL_BYTES:
+            await out.emit(partial(self._finished_slices, parts, batch_rows, device, allow_direct=direct), last=True)
+            return
+        rows = await ctx.stream.run(self._finished, parts, device, allow_direct=direct)
         if rows is not None:
             await reservation.resize(rows.nbytes)
-            await out.emit(partial(_slices, rows, ctx.settings.batch_rows))
+            await out.emit(partial(_slices, rows, batch_rows), last=True)
+
+    def _finished_slices(
+        self, parts: list[Batch], batch_rows: int, device: torch.device, *, allow_direct: bool
+    ) -> Iterator[Batch]:
+        rows = self._finished(parts, device, allow_direct=allow_direct)
+        if rows is not None:
+            yield from _slices(rows, batch_rows)
 
     def _finished(self, parts: list[Batch], device: torch.device, *, allow_direct: bool) -> Batch | None:
         """The output; None for no group. The parts are given up."""

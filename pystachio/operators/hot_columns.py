@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterable
 from dataclasses import dataclass
+from functools import cached_property
 
 from pystachio.operators.batch import column_nbytes
 from pystachio.operators.column import Bounds, Column, DictionaryColumn
@@ -13,7 +14,7 @@ from pystachio.operators.scan_units import Unit
 from pystachio.runtime.hot_cache import HotCache
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, eq=False)
 class HotColumns:
     """The columns of one scan. `dictionaries` and `bounds` are those of `RowReader`, by position.
 
@@ -47,10 +48,12 @@ class HotColumns:
             self.cache.offer(key, column, nbytes=column_nbytes(column), seconds=seconds)
 
     def _key(self, unit: Unit, position: int, *, coded: bool) -> Hashable:
-        bounds = self.bounds[position]
-        decoded_as: Hashable = None
-        if coded:
-            decoded_as = self.dictionaries[position]
-        elif bounds is not None:
-            decoded_as = narrowest_dtype(bounds).itemsize
-        return unit.file.version, unit.groups, unit.columns[position], decoded_as
+        decoded_as = self.dictionaries[position] if coded else self._widths[position]
+        version = unit.file.version
+        # Of values that hash without Python code: this is asked for each column of each unit.
+        return version.path, version.size, version.mtime_ns, unit.groups, unit.columns[position], decoded_as
+
+    @cached_property
+    def _widths(self) -> tuple[int | None, ...]:
+        """Of integer-like columns that are not coded, by position."""
+        return tuple(None if bounds is None else narrowest_dtype(bounds).itemsize for bounds in self.bounds)

@@ -13,13 +13,13 @@ import torch
 from pystachio.operators.column import Bounds, FixedColumn
 
 _DTYPES = (np.dtype(np.int8), np.dtype(np.int16), np.dtype(np.int32), np.dtype(np.int64))
+_RANGES = tuple((dtype, int(np.iinfo(dtype).min), int(np.iinfo(dtype).max)) for dtype in _DTYPES)
 
 
 def narrowest_dtype(bounds: Bounds) -> np.dtype[np.signedinteger]:
     """The smallest signed integer dtype that holds both ends; int64 when none does."""
-    for dtype in _DTYPES:
-        limits = np.iinfo(dtype)
-        if limits.min <= bounds[0] and bounds[1] <= limits.max:
+    for dtype, low, high in _RANGES:
+        if low <= bounds[0] and bounds[1] <= high:
             return dtype
     return _DTYPES[-1]
 

@@ -29,8 +29,12 @@ class Output(Protocol):
     Both methods raise NotWanted; let it pass.
     """
 
-    async def emit(self, produce: Callable[[], Iterable[Batch | ScanRows]]) -> None:
-        """Run `produce` and the streaming operators behind it on a worker; waits while the channel is full."""
+    async def emit(self, produce: Callable[[], Iterable[Batch | ScanRows]], *, last: bool = False) -> None:
+        """Run `produce` and the streaming operators behind it on a worker; waits while the channel is full.
+
+        `last`: nothing comes after it, and nothing else is being put out; what those operators kept follows in the
+        same job.
+        """
         ...
 
     async def send(self, batch: Batch) -> None:
@@ -68,7 +72,7 @@ class Transform(Protocol):
     def finish(self) -> Iterator[Batch] | None:
         """What is left when the last batch of every worker was processed (e.g. unmatched build rows); None: nothing.
 
-        Called once, on the loop: the work is in the iterator, which a worker pulls.
+        Called once, on the loop or on a worker: the work is in the iterator, which a worker pulls.
         """
         ...
 

@@ -9,9 +9,13 @@ A union is a pipe with several producers. When the last producer ends, each stag
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Coroutine, Iterable, Iterator
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import cached_property
+from itertools import chain
+
+import pyarrow as pa
 
 from pystachio.errors import DataError
 from pystachio.operators.arrow import literal_at
@@ -37,9 +41,12 @@ _JOB_SECONDS = 0.1
 """And after this long, so that a plan can be cancelled and others get their turn."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class PhysicalPlan:
-    """What runs: `scalars[i]` feeds the slot ("scalar", i); `names` are the result's column names."""
+    """What runs: `scalars[i]` feeds the slot ("scalar", i); `names` are the result's column names.
+
+    One plan may run many times, and at once: what can be said of it is worked out once.
+    """
 
     root: Operator
     scalars: tuple[Operator, ...]
@@ -48,6 +55,36 @@ class PhysicalPlan:
     @property
     def schema(self) -> Schema:
         return self.root.schema
+
+    @cached_property
+    def arrow_schema(self) -> pa.Schema:
+        """Of the result."""
+        return pa.schema(
+            [pa.field(name, field.type, field.nullable) for name, field in zip(self.names, self.schema, strict=True)]
+        )
+
+    @cached_property
+    def operators(self) -> tuple[Operator, ...]:
+        """Every operator object once, parents first; the root's tree, then the scalars'."""
+        found: dict[int, Operator] = {}
+        left = [*reversed(self.scalars), self.root]
+        while left:
+            operator = left.pop()
+            if id(operator) not in found:
+                found[id(operator)] = operator
+                left.extend(reversed(operator.inputs))
+        return tuple(found.values())
+
+    @cached_property
+    def operator_names(self) -> Mapping[int, str]:
+        """A unique name per operator object (by `id`): what metrics and errors call it."""
+        return {id(each): f"{number}:{type(each).__name__}" for number, each in enumerate(self.operators)}
+
+    @cached_property
+    def runtime_filters(self) -> tuple[int, ...]:
+        """The slots of all runtime filters."""
+        joins = [operator for operator in self.operators if isinstance(operator, Join)]
+        return tuple(id_ for join in joins for id_ in join.runtime_filters if id_ is not None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,24 +100,14 @@ def build_graph(plan: PhysicalPlan, scope: PlanScope) -> Graph:
     return _Builder(plan, scope).build()
 
 
-def operators_of(plan: PhysicalPlan) -> list[Operator]:
-    """Every operator object once, parents first; the root's tree, then the scalars'."""
-    found: dict[int, Operator] = {}
-
-    def visit(operator: Operator) -> None:
-        if id(operator) not in found:
-            found[id(operator)] = operator
-            for child in operator.inputs:
-                visit(child)
-
-    for top in (plan.root, *plan.scalars):
-        visit(top)
-    return list(found.values())
+def operators_of(plan: PhysicalPlan) -> Sequence[Operator]:
+    """`PhysicalPlan.operators`."""
+    return plan.operators
 
 
-def operator_names(plan: PhysicalPlan) -> dict[int, str]:
-    """A unique name per operator object (by `id`): what metrics and errors call it."""
-    return {id(operator): f"{number}:{type(operator).__name__}" for number, operator in enumerate(operators_of(plan))}
+def operator_names(plan: PhysicalPlan) -> Mapping[int, str]:
+    """`PhysicalPlan.operator_names`."""
+    return plan.operator_names
 
 
 @dataclass(slots=True)
@@ -91,8 +118,16 @@ class _Stage:
     ctx: Context
     builds: tuple[Receiver[Batch], ...]
     opened: Slot[Transform] = field(default_factory=Slot)
+    _is_opening: bool = False
+
+    async def transform(self) -> Transform:
+        """Waits for a task that reads builds; without any, whoever comes first opens the operator."""
+        if not self.builds and not self._is_opening:
+            await self.open()
+        return await self.opened.wait()
 
     async def open(self) -> None:
+        self._is_opening = True
         transform = await self.operator.open(self.ctx, self.builds)
         if self.operator.prefers_large_batches:
             transform = Coalesced(transform, min(LEAST_ROWS, self.ctx.settings.batch_rows))
@@ -107,6 +142,8 @@ class _Pipe:
     stage: _Stage | None = None
     onward: _Pipe | None = None
     producers: int = 0
+    has_finished: bool = False
+    """The last producer's last job has put out what the stage kept."""
     _flow: Flow | None = None
 
     def behind(self, stage: _Stage) -> _Pipe:
@@ -117,15 +154,24 @@ class _Pipe:
     async def flow(self, ctx: Context) -> Flow:
         """Through the opened stages from here to the channel; waits for the builds of joins."""
         if self._flow is None:
-            chain: list[tuple[Transform, Context]] = []
+            opened: list[tuple[Transform, Context]] = []
             pipe: _Pipe | None = self
             while pipe is not None:
                 if pipe.stage is not None:
-                    chain.append((await pipe.stage.opened.wait(), pipe.stage.ctx))
+                    opened.append((await pipe.stage.transform(), pipe.stage.ctx))
                 pipe = pipe.onward
             if self._flow is None:
-                self._flow = Flow(chain, fused=can_fuse(ctx))
+                self._flow = Flow(opened, fused=can_fuse(ctx))
         return self._flow
+
+    async def finishing(self, ctx: Context) -> Iterator[Batch]:
+        """What the stages put out that end with the only producer left, once it has pushed its last batch."""
+        ending: list[tuple[_Pipe, _Stage, Transform, Flow]] = []
+        pipe = self
+        while pipe.producers == 1 and pipe.stage is not None and pipe.onward is not None:
+            ending.append((pipe, pipe.stage, await pipe.stage.transform(), await pipe.onward.flow(ctx)))
+            pipe = pipe.onward
+        return _finished(ending)
 
     async def producer_ended(self, ctx: Context) -> None:
         """The last one puts out what the stage kept, and ends its part of the onward pipe."""
@@ -134,7 +180,7 @@ class _Pipe:
             return
         self._flow = None  # and what its programs hold of joins
         if self.stage is not None and self.onward is not None:
-            left = (await self.stage.opened.wait()).finish()
+            left = None if self.has_finished else (await self.stage.transform()).finish()
             if left is not None:
                 rest = await self.onward.flow(ctx)
                 with suppress(NotWanted):  # the consumer has all it wanted
@@ -166,9 +212,10 @@ class _PipeOutput:
     pipe: _Pipe
     ctx: Context
 
-    async def emit(self, produce: Callable[[], Iterable[Batch | ScanRows]]) -> None:
+    async def emit(self, produce: Callable[[], Iterable[Batch | ScanRows]], *, last: bool = False) -> None:
         flow = await self.pipe.flow(self.ctx)
-        await self.pipe.drain(self.ctx, flow.push(_produced(produce), self.ctx))
+        batches = flow.push(_produced(produce), self.ctx)
+        await self.pipe.drain(self.ctx, chain(batches, await self.pipe.finishing(self.ctx)) if last else batches)
 
     async def send(self, batch: Batch) -> None:
         if self.pipe.stage is not None:
@@ -182,16 +229,14 @@ class _Builder:
     def __init__(self, plan: PhysicalPlan, scope: PlanScope) -> None:
         self._plan = plan
         self._scope = scope
-        self._names = operator_names(plan)
-        joins = [operator for operator in operators_of(plan) if isinstance(operator, Join)]
-        self._filters = [id_ for join in joins for id_ in join.runtime_filters if id_ is not None]
+        self._names = plan.operator_names
         self._tasks: list[TaskSpec] = []
         self._spools: dict[int, Slot[tuple[list[Batch], _SharedReservation]]] = {}
 
     def build(self) -> Graph:
         slots = self._scope.slots
         slots.update({("scalar", index): Slot() for index in range(len(self._plan.scalars))})
-        slots.update({("filter", id_): Slot() for id_ in self._filters})
+        slots.update({("filter", id_): Slot() for id_ in self._plan.runtime_filters})
         for index, scalar in enumerate(self._plan.scalars):
             self._scalar(index, scalar)
         channel: Channel[Batch] = self._scope.channel(
@@ -221,7 +266,8 @@ class _Builder:
             ctx = self._scope.context(name)
             builds = tuple(self._channel_from(child, f"{name} build", ctx) for child in operator.inputs[1:])
             stage = _Stage(operator, ctx, builds)
-            self._add(f"{name} open", stage.open)
+            if builds:
+                self._add(f"{name} open", stage.open)
             self._place(operator.inputs[0], pipe.behind(stage))
         elif is_breaker(operator):
             self._break(operator, pipe, name)
@@ -305,6 +351,15 @@ class _SharedReservation:
 def _produced(produce: Callable[[], Iterable[Batch | ScanRows]]) -> Iterator[Batch | ScanRows]:
     """Made on the worker, not before."""
     yield from produce()
+
+
+def _finished(ending: Sequence[tuple[_Pipe, _Stage, Transform, Flow]]) -> Iterator[Batch]:
+    """What the stages kept, through those behind them; on the worker, after the last batch."""
+    for pipe, stage, transform, onward in ending:
+        pipe.has_finished = True
+        left = transform.finish()
+        if left is not None:
+            yield from onward.push_finished(left, stage.ctx)
 
 
 def _pull(batches: Iterator[Batch]) -> tuple[list[Batch], bool]:

@@ -7,7 +7,8 @@ units turn out to have no surviving row, the columns that are only put out are r
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 
 from pystachio.operators.batch import Batch, Schema
 from pystachio.operators.chunk_cache import ChunkCache
@@ -20,7 +21,7 @@ from pystachio.operators.parquet_dictionary import SharedDictionary
 from pystachio.operators.runtime_filter import RuntimeFilter
 from pystachio.operators.scan_rows import FilterUse, RowReader
 from pystachio.operators.scan_run import ScanRun
-from pystachio.operators.scan_units import plan_units, require_unchanged, unit_rows
+from pystachio.operators.scan_units import ScanUnits, plan_units, require_unchanged, unit_rows
 from pystachio.operators.table import Table
 from pystachio.runtime.channels import Receiver
 from pystachio.runtime.context import Context
@@ -43,6 +44,8 @@ class Scan:
     predicate: Expression | None
     output: tuple[int, ...]
     filters: tuple[ScanFilter, ...] = ()
+    _units: dict[int, ScanUnits] = field(default_factory=dict, init=False, compare=False, repr=False)
+    """What there is to read by the statistics alone, by how many rows are read together: a plan may run many times."""
 
     @property
     def inputs(self) -> tuple[()]:
@@ -62,14 +65,14 @@ class Scan:
         filters = [(column, value) for column, value in published if isinstance(value, RuntimeFilter)]
         require_unchanged(self.table)
         batch_rows = ctx.settings.batch_rows
-        planned = plan_units(self.table, self.columns, predicate, filters, unit_rows(self.table, ctx))
+        planned = self._planned(ctx, predicate, filters)
         ctx.metrics.count("row groups pruned", planned.pruned_row_groups)
         ctx.metrics.count("bytes not read", planned.skipped_bytes)
         if not self.columns:
             # Without columns the predicate (a scalar subquery against a constant) is the same for every row.
             survives = predicate is None or select(predicate, Batch((), 1, None)) is None
-            for unit in planned.units if survives else ():
-                await out.send(Batch((), unit.rows, None))
+            if survives and planned.units:
+                await out.emit(lambda: (Batch((), unit.rows, None) for unit in planned.units), last=True)
             return
         bounds = tuple(self.table.bounds(column) for column in self.columns)
         dictionaries = self._dictionaries() if ctx.settings.dictionary_codes else {}
@@ -88,6 +91,17 @@ class Scan:
         await ScanRun(ctx, out, reader, planned.units).run()
         # One that is written in place meanwhile may have given rows of two versions.
         require_unchanged(self.table)
+
+    def _planned(
+        self, ctx: Context, predicate: Expression | None, filters: Sequence[tuple[int, RuntimeFilter]]
+    ) -> ScanUnits:
+        rows = unit_rows(self.table, ctx)
+        if filters or predicate is not self.predicate:
+            return plan_units(self.table, self.columns, predicate, filters, rows)
+        planned = self._units.get(rows)
+        if planned is None:
+            planned = self._units[rows] = plan_units(self.table, self.columns, predicate, (), rows)
+        return planned
 
     def _dictionaries(self) -> dict[int, SharedDictionary]:
         """The shared dictionaries of the columns that are read as codes, by position in `columns`."""

@@ -1,4 +1,5 @@
-"""One run of a scan on the loop: reads ahead of the decoders, under reservations; one worker job per unit.
+"""One run of a scan on the loop: reads ahead of the decoders, under reservations. One worker job for each unit, or for
+several of which everything is in memory.
 
 When fewer units than workers are left, each of them is spread over the workers: column by column, then in slices.
 """
@@ -6,7 +7,8 @@ When fewer units than workers are left, each of them is spread over the workers:
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import TypeVar
@@ -17,7 +19,7 @@ from pystachio.operators.column import Column
 from pystachio.operators.operator import Output
 from pystachio.operators.parquet_decode import FetchedExtents
 from pystachio.operators.placement import to_device
-from pystachio.operators.scan_rows import RowReader, ScanRows, UnitRows, gathered
+from pystachio.operators.scan_rows import Piece, RowReader, ScanRows, UnitRows, gathered
 from pystachio.operators.scan_units import Unit, in_turns
 from pystachio.runtime.context import Context
 from pystachio.runtime.failures import root_cause
@@ -32,6 +34,9 @@ _READ_AHEAD_BYTES = 8 << 20
 _READ_AHEAD_UNITS = 2
 """...but always these many units for each link, beyond one for each worker."""
 
+_FIRST_HOT_UNITS = 4
+"""So many go together before any has been worked on: the consumer may soon have all it wants."""
+
 _TRIAL_UNITS = 4
 _MOSTLY_DEAD = 0.5
 """From this share of units without a survivor on, two smaller reads cost less than one."""
@@ -42,6 +47,14 @@ class _Fetched:
     """What is there of a unit: Parquet's bytes, and `columns` by position that were stored decoded."""
 
     source: FetchedExtents
+    columns: dict[int, Column]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _HotUnit:
+    """A unit of which everything is in memory: all columns that the scan reads, by position."""
+
+    unit: Unit
     columns: dict[int, Column]
 
 
@@ -59,8 +72,7 @@ class _Fetch:
     spread: bool
     nbytes: int
     reservation: Reservation
-    fetched: asyncio.Task[_Fetched] | None
-    """None: all columns are hot."""
+    fetched: asyncio.Task[_Fetched]
 
 
 class ScanRun:
@@ -73,8 +85,8 @@ class ScanRun:
         self._units = in_turns(units, ctx.transfers.link)
         # One more than can run: none idles while a batch is handed over. A single worker keeps the file's order.
         workers = ctx.settings.workers
-        self._takers = workers + 1 if workers > 1 else 1
-        self._ready: asyncio.Queue[_Fetch | None] = asyncio.Queue()
+        self._takers = min(workers + 1, len(units)) if workers > 1 else 1
+        self._ready = _Ready(self._takers)
         links = len({ctx.transfers.link(unit.file.path) for unit in units})
         self._window = _Window(links * _READ_AHEAD_BYTES, self._takers + links * _READ_AHEAD_UNITS)
         self._held: set[Reservation] = set()
@@ -82,11 +94,17 @@ class ScanRun:
         self._dead = 0
 
     async def run(self) -> None:
+        if not self._units:
+            return
         try:
             async with asyncio.TaskGroup() as group:
-                group.create_task(self._read_ahead(group))
-                for _ in range(self._takers):
+                if len(self._units) == 1:
+                    await self._read_ahead(group)
+                else:
+                    group.create_task(self._read_ahead(group))
+                for _ in range(self._takers - 1):
                     group.create_task(self._work())
+                await self._work()
         except BaseExceptionGroup as failures:
             raise root_cause(failures) from None
         finally:
@@ -97,19 +115,21 @@ class ScanRun:
         everything = tuple(sorted({*self._reader.first, *self._reader.rest}))
         for index, unit in enumerate(self._units):
             hot = {} if self._reader.hot is None else self._reader.hot.find(unit, everything)
+            if len(hot) == len(everything):
+                self._ready.put(_HotUnit(unit, hot))
+                continue
             cold = [position for position in everything if position not in hot]
             split = self._reads_twice() and any(position in cold for position in self._reader.rest)
             chunks = self._reader.chunks
-            stored = {} if chunks is None or not cold else await chunks.find(self._ctx, unit, cold)
+            stored = {} if chunks is None else await chunks.find(self._ctx, unit, cold)
             nbytes = _read_bytes(unit, cold, stored)
             await self._window.enter(nbytes)
             reservation = await self._reserve(nbytes + unit.decoded_bytes(cold), Tier.HOST)
             first = [position for position in self._reader.first if position in cold]
-            fetched = group.create_task(self._read(unit, first if split else cold, stored)) if cold else None
-            spread = fetched is not None and self._spreads(index, unit)
-            self._ready.put_nowait(_Fetch(unit, hot, stored, split, spread, nbytes, reservation, fetched))
-        for _ in range(self._takers):
-            self._ready.put_nowait(None)
+            fetched = group.create_task(self._read(unit, first if split else cold, stored))
+            spread = self._spreads(index, unit)
+            self._ready.put(_Fetch(unit, hot, stored, split, spread, nbytes, reservation, fetched))
+        self._ready.close()
 
     async def _reserve(self, nbytes: int, tier: Tier) -> Reservation:
         reservation = await self._ctx.memory.reserve(nbytes, tier=tier, transient=True)
@@ -150,8 +170,13 @@ class ScanRun:
         return FetchedExtents(unit.file.path, unit.file.size, views)
 
     async def _work(self) -> None:
-        while (fetch := await self._ready.get()) is not None:
-            fetched = await self._fetched(fetch)
+        while (taken := await self._ready.take(self._finished)) is not None:
+            if not isinstance(taken, _Fetch):
+                await self._put_out_hot(taken)
+                continue
+            fetch = taken
+            with self._ctx.metrics.waiting(WaitReason.IO, fetch.unit.file.path, fetch.nbytes):
+                fetched = await fetch.fetched
             self._window.leave(fetch.nbytes)
             rows = UnitRows(self._reader, fetch.unit, fetch.hot | fetched.columns)
             if fetch.spread:
@@ -171,20 +196,34 @@ class ScanRun:
             self._dead += not rows.alive and not rows.survivors
             self._release(fetch.reservation)
 
-    async def _fetched(self, fetch: _Fetch) -> _Fetched:
-        if fetch.fetched is None:
-            return _Fetched(FetchedExtents(fetch.unit.file.path, fetch.unit.file.size, ()), {})
-        with self._ctx.metrics.waiting(WaitReason.IO, fetch.unit.file.path, fetch.nbytes):
-            return await fetch.fetched
+    async def _put_out_hot(self, taken: Sequence[_HotUnit]) -> None:
+        rows = [UnitRows(self._reader, hot.unit, hot.columns) for hot in taken]
+        is_last = self._finished + len(taken) == len(self._units)
+        await self._emit([hot.unit for hot in taken], lambda: self._hot_rows(rows), last=is_last)
+        nbytes = sum(column_nbytes(column) for hot in taken for column in hot.columns.values())
+        self._ctx.metrics.count("bytes from memory", nbytes)
+        self._finished += len(taken)
+        self._dead += sum(not each.survivors for each in rows)
 
-    async def _put_out(self, rows: UnitRows, produce: Callable[[], Iterable[ScanRows]]) -> None:
-        """Emit rows of the unit, from the device where one computes."""
+    def _hot_rows(self, units: Iterable[UnitRows]) -> Iterator[ScanRows]:
+        for rows in units:
+            yield ScanRows(self._reader, rows.columns, Piece(0, rows.unit.rows, None), is_tested=False, unit=rows)
+
+    async def _put_out(
+        self, rows: UnitRows, produce: Callable[[], Iterable[ScanRows]], *, is_whole: bool = True
+    ) -> None:
+        """Emit rows of the unit; `is_whole`: all that it has."""
+        await self._emit([rows.unit], produce, last=is_whole and self._finished + 1 == len(self._units))
+
+    async def _emit(self, units: Iterable[Unit], produce: Callable[[], Iterable[ScanRows]], *, last: bool) -> None:
+        """Put out rows of the units, from the device where one computes."""
         stream = self._ctx.stream
         if stream.device.type == "cpu":
-            await self._out.emit(produce)
+            await self._out.emit(produce, last=last)
             return
-        reservation = await self._reserve(rows.unit.decoded_bytes(self._reader.output), Tier.DEVICE)
-        await self._out.emit(lambda: (to_device(batch, stream) for batch in gathered(produce())))
+        nbytes = sum(unit.decoded_bytes(self._reader.output) for unit in units)
+        reservation = await self._reserve(nbytes, Tier.DEVICE)
+        await self._out.emit(lambda: (to_device(batch, stream) for batch in gathered(produce())), last=last)
         self._release(reservation)
 
     async def _read_rest(self, rows: UnitRows, fetch: _Fetch) -> FetchedExtents:
@@ -201,7 +240,8 @@ class ScanRun:
         if rows.alive:
             rest = await self._read_rest(rows, fetch) if fetch.split else source
             await self._decode_together(rows, reader.rest, rest)
-            await _all([self._put_out(rows, partial(rows.put_out_piece, piece)) for piece in rows.alive])
+            pieces_left = [partial(rows.put_out_piece, piece) for piece in rows.alive]
+            await _all([self._put_out(rows, produce, is_whole=False) for produce in pieces_left])
 
     async def _decode_together(self, rows: UnitRows, positions: Sequence[int], source: FetchedExtents) -> None:
         """Each column in a job of its own."""
@@ -228,6 +268,45 @@ async def _all(coroutines: Sequence[Coroutine[object, object, T]]) -> list[T]:
     async with asyncio.TaskGroup() as group:
         tasks = [group.create_task(coroutine) for coroutine in coroutines]
     return [task.result() for task in tasks]
+
+
+class _Ready:
+    """Units that may be worked on, in order. Hot ones go several at a time: each job costs its way to a worker."""
+
+    def __init__(self, takers: int) -> None:
+        self._takers = takers
+        self._units: deque[_Fetch | _HotUnit] = deque()
+        self._arrived = asyncio.Semaphore(0)
+        """Counts at least the units that are here: of those taken together only one is subtracted."""
+        self._closed = False
+
+    def put(self, unit: _Fetch | _HotUnit) -> None:
+        self._units.append(unit)
+        self._arrived.release()
+
+    def close(self) -> None:
+        """There is nothing more to come."""
+        self._closed = True
+        for _ in range(self._takers):
+            self._arrived.release()
+
+    async def take(self, finished: int) -> _Fetch | list[_HotUnit] | None:
+        """The next one, or more; None at the end. `finished`: so many units have been worked on."""
+        await self._arrived.acquire()
+        while not self._units:
+            if self._closed:
+                return None
+            await self._arrived.acquire()
+        first = self._units.popleft()
+        if isinstance(first, _Fetch):
+            return first
+        # Fewer and fewer towards the end, so that no worker idles.
+        most = min(_FIRST_HOT_UNITS + finished, len(self._units) // self._takers)
+        taken = [first]
+        while len(taken) < most and self._units and isinstance(following := self._units[0], _HotUnit):
+            taken.append(following)
+            self._units.popleft()
+        return taken
 
 
 class _Window:

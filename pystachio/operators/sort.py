@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Final
 
 import torch
 
@@ -15,6 +16,9 @@ from pystachio.operators.kernels.selection import take_batch
 from pystachio.operators.operator import Operator, Output
 from pystachio.runtime.channels import Receiver
 from pystachio.runtime.context import Context
+
+_FEW_ROWS: Final = 4096
+"""So many are sorted and put out in one job: the memory that a sort holds beside them is soon free anyway."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,9 +45,13 @@ class Sort:
             rows = collected.rows
             # Sorting holds a word per row and two orders; a batch of output exists beside the input.
             await reservation.resize(rows.nbytes + 24 * rows.length)
+            batch_rows = ctx.settings.batch_rows
+            if rows.length <= _FEW_ROWS:
+                await out.emit(lambda: _in_order(rows, order_of(rows, self.keys), batch_rows), last=True)
+                return
             order = await ctx.stream.run(order_of, rows, self.keys)
             await reservation.resize(rows.nbytes + order.nbytes)
-            await out.emit(lambda: _in_order(rows, order, ctx.settings.batch_rows))
+            await out.emit(lambda: _in_order(rows, order, batch_rows), last=True)
 
 
 def order_of(rows: Batch, keys: Sequence[SortKey]) -> torch.Tensor:

@@ -51,7 +51,9 @@ class TopN:
         with await ctx.memory.reserve(0) as reservation:
             async for batch in inputs[0]:
                 ctx.metrics.add_batch(rows_in=batch.length, batches=0)
-                candidates = await ctx.stream.run(not_after, batch, self.keys[0], worst)
+                candidates = batch
+                if worst is not None:
+                    candidates = await ctx.stream.run(not_after, batch, self.keys[0], worst)
                 await reservation.resize(reservation.nbytes + candidates.nbytes)
                 waiting.append(candidates)
                 waiting_rows += candidates.length
@@ -61,8 +63,11 @@ class TopN:
                     if best.length == wanted:
                         worst = await ctx.stream.run(slice_batch, best, wanted - 1, wanted)
             if waiting:
-                best = await self._best(ctx, waiting, reservation)
-                await out.emit(lambda: [slice_batch(best, min(self.offset, best.length), best.length)])
+                await reservation.resize(2 * sum(part.nbytes for part in waiting))
+                await out.emit(lambda: [self._after_offset(first_rows(waiting, self.keys, wanted))], last=True)
+
+    def _after_offset(self, best: Batch) -> Batch:
+        return slice_batch(best, min(self.offset, best.length), best.length)
 
     async def _best(self, ctx: Context, parts: list[Batch], reservation: Reservation) -> Batch:
         # The parts and their concatenation exist at once.
@@ -72,10 +77,8 @@ class TopN:
         return best
 
 
-def not_after(batch: Batch, key: SortKey, worst: Batch | None) -> Batch:
+def not_after(batch: Batch, key: SortKey, worst: Batch) -> Batch:
     """The rows that `key` does not order behind the only row of `worst`; all where that is not cheap to say."""
-    if worst is None:
-        return batch
     mask = precedes_or_ties(
         batch.columns[key.index], worst.columns[key.index], Direction(key.descending, key.nulls_first)
     )

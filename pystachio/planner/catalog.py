@@ -13,6 +13,7 @@ import os
 import re
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from types import MappingProxyType
 
@@ -192,6 +193,9 @@ def _files_of(paths: Sequence[str]) -> tuple[FileVersion, ...]:
 
 
 def _files_of_one(path: str) -> list[FileVersion]:
+    # Asked for every file of every table before each statement: usually one look at it says everything.
+    with suppress(PystachioError):
+        return [file_version(path)]
     if os.path.isdir(path):
         return _files_of_folder(path)
     if glob.has_magic(path) and not os.path.lexists(path):

@@ -70,6 +70,11 @@ class ActorRef(Generic[M]):
         self._ended = False
         self._task: asyncio.Task[None] | None = None
 
+    @property
+    def has_ended(self) -> bool:
+        """No message will be read any more."""
+        return self._ended
+
     def tell(self, message: M) -> None:
         """Leave a message; raises InternalError when the actor has ended."""
         self._post(_Letter(message, None))
@@ -171,6 +176,7 @@ class Children:
         finally:
             ref._ended = True
             ref._fail(ref._asked, None)
+            ref._task = None  # which keeps its error, whose frames keep the actor: nothing is left to the collector
 
     async def _run_task(self, name: str, body: Callable[[], Coroutine[object, object, None]]) -> None:
         try:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 from pystachio.errors import InternalError, PystachioError
 from pystachio.runtime.channels import Channel, Sized
@@ -35,6 +35,13 @@ class TaskSpec:
 
     name: str
     run: Callable[[], Coroutine[object, object, None]]
+
+
+async def _do_nothing() -> None:
+    pass
+
+
+_NOTHING: Final = TaskSpec("nothing", _do_nothing)
 
 
 class PlanScope:
@@ -145,9 +152,12 @@ class _Execution:
         self._owner = asyncio.current_task()
         try:
             async with asyncio.TaskGroup() as tasks:
-                for spec in self._build(build):
+                *others, last = self._build(build) or (_NOTHING,)
+                for spec in others:
                     tasks.create_task(self._run_task(spec), name=f"{self._scope.identity.plan_id}/{spec.name}")
                 self._scope.end_phase(Phase.START)
+                # Here, not in a task: most often it is the one that ends last.
+                await self._run_task(last)
         except* PystachioError:
             assert self._failure is not None, "every failing task records its error"
         finally:

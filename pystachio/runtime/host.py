@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import atexit
 import concurrent.futures
+import contextvars
 import os
 import threading
 from collections.abc import Callable, Coroutine
@@ -73,6 +74,18 @@ class NodeHost:
         except BaseException:
             coroutine.close()
             raise
+
+    def call_soon(self, callback: Callable[[], None]) -> asyncio.AbstractEventLoop:
+        """Have the node's loop, which is returned, call `callback` before whatever it is asked for later.
+
+        Raises as `call`.
+        """
+        self._check_process()
+        with self._lock:
+            if self._loop is None or self._node is None:
+                raise InvalidRequest("the node is not running")
+            self._loop.call_soon_threadsafe(callback, context=contextvars.Context())
+            return self._loop
 
     def expect_urgent(self) -> None:
         """`Node.expect_urgent`; nothing when the node does not run."""

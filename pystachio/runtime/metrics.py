@@ -44,14 +44,18 @@ class PlanSnapshot:
         return sum(operator.busy_seconds for operator in self.operators)
 
 
-class ReportedSeconds(threading.local):
-    """Seconds that the running job has already reported on this thread, so that none is counted twice."""
+class _ReportedSeconds(threading.local):
+    """Seconds that jobs have reported from within on this thread, so that none is counted twice."""
 
     seconds: float = 0.0
 
     def __init__(self) -> None:
         # Once for each thread.
         self.thread = threading.current_thread().name
+
+
+_REPORTED: Final = _ReportedSeconds()
+_NO_WAITS: Final = dict.fromkeys(WaitReason, 0.0)
 
 
 class StartedJob(NamedTuple):
@@ -73,7 +77,6 @@ class OperatorMetrics:
         self,
         name: str,
         clock: Clock,
-        reported: ReportedSeconds | None = None,
         *,
         plan_id: str = "",
         tracing: Tracing = _UNTRACED,
@@ -82,14 +85,13 @@ class OperatorMetrics:
         self.clock = clock
         self.plan_id = plan_id
         self.tracing = tracing
-        self._reported = reported if reported is not None else ReportedSeconds()
         self._lock = threading.Lock()
         self._rows_in = 0
         self._rows_out = 0
         self._batches = 0
         self._bytes = 0
         self._busy_seconds = 0.0
-        self._wait_seconds = dict.fromkeys(WaitReason, 0.0)
+        self._wait_seconds = _NO_WAITS.copy()
         self._peak_memory = 0
         self._counts: dict[str, int] = {}
 
@@ -104,7 +106,7 @@ class OperatorMetrics:
             self._bytes += nbytes
             self._busy_seconds += seconds
         if seconds:
-            reported = self._reported
+            reported = _REPORTED
             reported.seconds += seconds
             if self.tracing.enabled:
                 ended = self.clock.now()
@@ -119,15 +121,15 @@ class OperatorMetrics:
         """On the job's thread, which it had to wait for since `submitted`; returns what `job_ended` takes."""
         now = self.clock.now()
         self.add_wait(WaitReason.STREAM, now - submitted)
-        return StartedJob(submitted, now, self._reported.seconds)
+        return StartedJob(submitted, now, _REPORTED.seconds)
 
     def job_ended(self, job: StartedJob) -> None:
         now = self.clock.now()
-        unreported = now - job.started - (self._reported.seconds - job.reported)
+        unreported = now - job.started - (_REPORTED.seconds - job.reported)
         with self._lock:
             self._busy_seconds += unreported
         if self.tracing.enabled:
-            thread = self._reported.thread
+            thread = _REPORTED.thread
             self.tracing.job(JobRecord(self.plan_id, self.name, thread, job.submitted, job.started, now))
 
     def device_ended(self, stream: str, launched: float) -> None:
@@ -221,13 +223,12 @@ class PlanMetrics:
         self.plan_id = plan_id
         self._clock = clock
         self._tracing = tracing
-        self._reported = ReportedSeconds()
         self._operators: dict[str, OperatorMetrics] = {}
 
     def operator(self, name: str) -> OperatorMetrics:
         found = self._operators.get(name)
         if found is None:
-            metrics = OperatorMetrics(name, self._clock, self._reported, plan_id=self.plan_id, tracing=self._tracing)
+            metrics = OperatorMetrics(name, self._clock, plan_id=self.plan_id, tracing=self._tracing)
             found = self._operators.setdefault(name, metrics)
         return found
 

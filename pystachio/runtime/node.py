@@ -24,7 +24,7 @@ from pystachio.runtime.executor import BuildGraph, PlanScope
 from pystachio.runtime.logging import get_logger
 from pystachio.runtime.memory import Memory, Tier, TierStatistics
 from pystachio.runtime.observation import ObservedPlan, observe
-from pystachio.runtime.plan import CancelPlan, PlanActor, PlanEnded, PlanHandle, PlanMessage, SetPriority, StartPlan
+from pystachio.runtime.plan import CancelPlan, PlanActor, PlanEnded, PlanHandle, PlanMessage, SetPriority
 from pystachio.runtime.plan_entry import PlanEntry
 from pystachio.runtime.settings import ExecutionSettings
 from pystachio.runtime.streams import CpuStreams, StreamFactory
@@ -43,15 +43,6 @@ _CHUNKS_PLAN = "chunk cache"
 
 
 @dataclass(frozen=True, slots=True)
-class SubmitPlan:
-    build: BuildGraph
-    plan_id: str
-    urgency: Urgency
-    label: str
-    reply: Reply[PlanHandle]
-
-
-@dataclass(frozen=True, slots=True)
 class ChangePriority:
     plan_id: str
     urgency: Urgency
@@ -64,7 +55,7 @@ class CancelPlanById:
     reply: Reply[None]
 
 
-NodeMessage = SubmitPlan | ChangePriority | CancelPlanById | PlanEnded
+NodeMessage = ChangePriority | CancelPlanById | PlanEnded
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,12 +197,8 @@ class Node:
         deadline: float | None = None,
         label: str = "",
     ) -> PlanHandle:
-        """Start a plan; returns before it ends. `plan_id` is unique among the running plans.
-
-        `deadline` is in seconds from now. `label` is what people know the plan by, for example its statement.
-        """
-        urgency = Urgency(priority, deadline)
-        return await self._ref.ask(lambda reply: SubmitPlan(build, plan_id, urgency, label, reply))
+        """`start_plan`, with the urgency in parts."""
+        return self.start_plan(build, plan_id=plan_id, urgency=Urgency(priority, deadline), label=label)
 
     async def cancel(self, plan_id: str) -> None:
         """Ask a running plan to end; raises NotFound when none has this id."""
@@ -249,11 +236,6 @@ class Node:
 
     async def receive(self, message: NodeMessage) -> None:
         match message:
-            case SubmitPlan(reply=reply):
-                if message.plan_id in self._plans:
-                    reply.fail(InvalidRequest(f"a plan with this id is running already: {message.plan_id}"))
-                else:
-                    reply.answer(self._start(message))
             case CancelPlanById(plan_id=plan_id, reply=reply):
                 self._tell_plan(plan_id, CancelPlan(), reply)
             case ChangePriority(plan_id=plan_id, urgency=urgency, reply=reply):
@@ -263,35 +245,42 @@ class Node:
             case PlanEnded():
                 self._forget(message)
 
-    def _start(self, message: SubmitPlan) -> PlanHandle:
+    def start_plan(self, build: BuildGraph, *, plan_id: str, urgency: Urgency, label: str = "") -> PlanHandle:
+        """Start a plan; returns before it ends. `plan_id` is unique among the running plans. On the loop.
+
+        The urgency's deadline is in seconds from now. `label` is what people know the plan by, for example its
+        statement. Not a message: the start of a small plan would wait for several turns of the loop.
+        """
+        if self._ref.has_ended:
+            raise InternalError("a plan was submitted to a node that has ended")
+        if plan_id in self._plans:
+            raise InvalidRequest(f"a plan with this id is running already: {plan_id}")
         self._sequence += 1
-        priority, due = message.urgency.priority, self._due(message.urgency)
+        priority, due = urgency.priority, self._due(urgency)
         entry = PlanEntry(
-            message.plan_id,
+            plan_id,
             priority,
             self._sequence,
             self._memory.plan_became_idle,
             opened_at=self._clock.now(),
             deadline=due,
         )
-        client = self._transfers.client(message.plan_id, priority, deadline=due)
+        client = self._transfers.client(plan_id, priority, deadline=due)
         self._workers.plan_opened(entry)
-        self._leases.plan_started(message.plan_id, priority, due_at=due)
+        self._leases.plan_started(plan_id, priority, due_at=due)
         scope = self._scope(entry, client, self._streams)
-        ref = self._children.spawn(
-            message.plan_id,
-            lambda _: PlanActor(
-                scope,
-                children=self._children,
-                memory=self._memory,
-                workers=self._workers,
-                transfers=self._transfers,
-                report=self._ref.tell,
-            ),
+        actor = PlanActor(
+            scope,
+            children=self._children,
+            memory=self._memory,
+            workers=self._workers,
+            transfers=self._transfers,
+            report=self._forget,
         )
-        handle = PlanHandle(message.plan_id, scope.metrics, ref)
-        self._plans[message.plan_id] = _RunningPlan(entry, handle, ref, message.label)
-        ref.tell(StartPlan(message.build))
+        ref = self._children.spawn(plan_id, lambda _: actor)
+        handle = PlanHandle(plan_id, scope.metrics, ref)
+        self._plans[plan_id] = _RunningPlan(entry, handle, ref, label)
+        actor.start(build)
         return handle
 
     def _due(self, urgency: Urgency) -> float | None:

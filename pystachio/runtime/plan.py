@@ -23,11 +23,6 @@ LAST_JOBS_SECONDS = 1.0
 
 
 @dataclass(frozen=True, slots=True)
-class StartPlan:
-    build: BuildGraph
-
-
-@dataclass(frozen=True, slots=True)
 class CancelPlan:
     pass
 
@@ -54,7 +49,7 @@ class PlanEnded:
     left_external: int
 
 
-PlanMessage = StartPlan | CancelPlan | SetPriority
+PlanMessage = CancelPlan | SetPriority
 
 
 class PlanHandle:
@@ -67,7 +62,9 @@ class PlanHandle:
         """Rows that the client has taken; the client counts them."""
         self._ref = ref
         self._loop = asyncio.get_running_loop()
-        self._ended: asyncio.Future[PystachioError | None] = self._loop.create_future()
+        self._ended = asyncio.Event()
+        self._error: PystachioError | None = None
+        self._watchers: list[Callable[[PystachioError | None], None]] = []
 
     async def wait(self) -> None:
         """Until the plan has ended and everything of it is released; raises its typed error.
@@ -80,7 +77,8 @@ class PlanHandle:
 
     async def wait_ended(self) -> PystachioError | None:
         """As `wait`, but returns the error."""
-        return await asyncio.shield(self._ended)
+        await self._ended.wait()
+        return self._error
 
     def cancel(self) -> None:
         """Ask the plan to end, from any thread; `wait` then raises Cancelled unless it had ended before."""
@@ -88,12 +86,20 @@ class PlanHandle:
             self._loop.call_soon_threadsafe(self._cancel_nowait)
 
     def done(self) -> bool:
-        return self._ended.done()
+        return self._ended.is_set()
+
+    def when_ended(self, watcher: Callable[[PystachioError | None], None]) -> None:
+        """Have `watcher` called with the error at the end, before anybody who waits goes on."""
+        self._watchers.append(watcher)
 
     def mark_ended(self, error: PystachioError | None) -> None:
         """By the node, once."""
-        if not self._ended.done():
-            self._ended.set_result(error)
+        if not self._ended.is_set():
+            self._error = error
+            watchers, self._watchers = self._watchers, []
+            for watcher in watchers:
+                watcher(error)
+            self._ended.set()
 
     def _cancel_nowait(self) -> None:
         if not self.done():
@@ -123,11 +129,13 @@ class PlanActor:
         self._is_executing = False
         self._is_cancelled = False
 
+    def start(self, build: BuildGraph) -> None:
+        """Once, before any message."""
+        self._execution = self._children.start(self._scope.entry.plan_id, lambda: self._execute(build))
+
     async def receive(self, message: PlanMessage) -> None:
         entry = self._scope.entry
         match message:
-            case StartPlan(build=build):
-                self._execution = self._children.start(entry.plan_id, lambda: self._execute(build))
             case CancelPlan():
                 self._is_cancelled = True
                 if self._execution is not None and self._is_executing:
@@ -148,10 +156,11 @@ class PlanActor:
             forget_frames(error)
         self._is_executing = False
         self._transfers.close_plan(entry.plan_id)
-        with suppress(TimeoutError):
-            # The client may be converting what it took; what is left after that was started by nobody's task.
-            async with asyncio.timeout(LAST_JOBS_SECONDS):
-                await entry.wait_idle()
+        if entry.external:
+            with suppress(TimeoutError):
+                # The client may be converting what it took; what is left after that was started by nobody's task.
+                async with asyncio.timeout(LAST_JOBS_SECONDS):
+                    await entry.wait_idle()
         left = self._memory.release_plan(entry)
         self._report(PlanEnded(entry.plan_id, error, left, entry.external))
 

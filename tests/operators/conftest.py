@@ -115,7 +115,7 @@ class ListReceiver:
 class ListOutput:
     batches: list[Batch] = field(default_factory=list)
 
-    async def emit(self, produce: Callable[[], Iterable[Batch | ScanRows]]) -> None:
+    async def emit(self, produce: Callable[[], Iterable[Batch | ScanRows]], *, last: bool = False) -> None:
         self.batches.extend(gathered(produce()))
 
     async def send(self, batch: Batch) -> None:

@@ -42,7 +42,7 @@ class WorkerOutput:
         self.batches: list[Batch] = []
         self.first = asyncio.Event()
 
-    async def emit(self, produce: Callable[[], Iterable[Batch | ScanRows]]) -> None:
+    async def emit(self, produce: Callable[[], Iterable[Batch | ScanRows]], *, last: bool = False) -> None:
         assert self.ctx is not None
         self.batches.extend(await self.ctx.stream.run(lambda: list(gathered(produce()))))
         self.first.set()
