@@ -26,12 +26,12 @@ from pystachio.operators.expressions import (
     shift_fields,
     walk,
 )
-from pystachio.operators.functions.exact import limits_of
 from pystachio.operators.functions.operands import fits, narrowest_dtype
 from pystachio.operators.functions.units import ratio
+from pystachio.operators.fusion.arithmetic import FLOAT_ARITHMETIC, arithmetic, bits, cast, float_register
 from pystachio.operators.fusion.trace import Form, Input, Lookup, NotTraceable, Symbol, Trace
-from pystachio.operators.kernels.arithmetic import INT64, range_of
-from pystachio.operators.kernels.program import Comparison, Operation, Register, kind_of
+from pystachio.operators.kernels.arithmetic import INT64
+from pystachio.operators.kernels.instructions import Comparison, Operation, Register, kind_of
 
 Fields = Sequence[Symbol | None]
 
@@ -53,19 +53,8 @@ _COMPARISONS: Final = {
     "lt": Comparison.LESS,
     "lte": Comparison.LESS_EQUAL,
 }
-_INTEGER_ARITHMETIC: Final = {
-    "add": Operation.ADD,
-    "subtract": Operation.SUBTRACT,
-    "multiply": Operation.MULTIPLY,
-}
-_FLOAT_ARITHMETIC: Final = {
-    "add": Operation.ADD_FLOATS,
-    "subtract": Operation.SUBTRACT_FLOATS,
-    "multiply": Operation.MULTIPLY_FLOATS,
-    "divide": Operation.DIVIDE_FLOATS,
-}
 _NEVER_NULL: Final = frozenset(
-    {*_INVERSE, *_FLOAT_ARITHMETIC, "and", "or", "not", "is_null", "is_not_null", "like", "starts_with"}
+    {*_INVERSE, *FLOAT_ARITHMETIC, "and", "or", "not", "is_null", "is_not_null", "like", "starts_with"}
 )
 """Functions whose result is NULL only where an argument is."""
 
@@ -118,10 +107,10 @@ def value(trace: Trace, expression: Expression, fields: Fields) -> Symbol:
 
 def _computed(trace: Trace, expression: Expression, fields: Fields) -> Symbol:
     match expression:
-        case Call(function=function, arguments=(left, right), type=type_) if function in _FLOAT_ARITHMETIC:
-            return _arithmetic(trace, function, value(trace, left, fields), value(trace, right, fields), type_)
+        case Call(function=function, arguments=(left, right), type=type_) if function in FLOAT_ARITHMETIC:
+            return arithmetic(trace, function, value(trace, left, fields), value(trace, right, fields), type_)
         case Cast(operand=operand, type=type_, null_on_failure=False):
-            return _cast(trace, value(trace, operand, fields), type_)
+            return cast(trace, value(trace, operand, fields), type_)
         case IfThen(clauses=clauses, otherwise=otherwise, type=type_):
             return _if_then(trace, clauses, otherwise, type_, fields)
         case _ if pa.types.is_boolean(expression.type):
@@ -164,12 +153,8 @@ def _literal(trace: Trace, literal: Literal) -> Symbol:
         bounds = (constant, constant)
         return Symbol(type_, Form.INTEGER, narrowest_dtype(bounds), trace.constant(constant), None, bounds)
     if type_ == pa.float64() and isinstance(constant, float | int):
-        return Symbol(type_, Form.FLOAT, torch.float64, trace.constant(_bits(float(constant))))
+        return Symbol(type_, Form.FLOAT, torch.float64, trace.constant(bits(float(constant))))
     raise NotTraceable(f"a constant of {type_}")
-
-
-def _bits(number: float) -> int:
-    return int(torch.tensor(number, dtype=torch.float64).view(torch.int64))
 
 
 def _boolean(trace: Trace, symbol: Symbol, wanted: bool) -> Register | bool:
@@ -195,7 +180,7 @@ def _comparison(trace: Trace, function: str, left: Expression, right: Expression
     if Form.FLOAT in (first.form, second.form):
         if torch.float32 in (first.dtype, second.dtype):
             raise NotTraceable("single precision")
-        registers = [_as_float(trace, side) for side in (first, second)]
+        registers = [float_register(trace, side) for side in (first, second)]
         mask = trace.assembler.compute(Operation.COMPARE_FLOATS, *registers, kind=comparison, is_mask=True)
         return trace.both(valid, mask)
     if first.form is not Form.INTEGER or second.form is not Form.INTEGER:
@@ -278,109 +263,6 @@ def _among(
             raise NotTraceable("a list of other than constants")
         found = trace.either(found, _against_constant(trace, "equal", symbol, option))
     return trace.both(trace.valid(symbol), found if wanted else trace.inverse(found))
-
-
-def _as_float(trace: Trace, symbol: Symbol) -> Register:
-    """Any number as a double, as `functions.operands.unscaled`."""
-    match symbol.form:
-        case Form.FLOAT:
-            return trace.values(symbol)
-        case Form.INTEGER if pa.types.is_decimal(symbol.type) or pa.types.is_integer(symbol.type):
-            scale = symbol.type.scale if pa.types.is_decimal(symbol.type) else 0
-            divisor = _bits(float(10**scale))
-            return trace.assembler.compute(Operation.TO_FLOAT, trace.values(symbol), x=divisor)
-        case _:
-            raise NotTraceable(f"{symbol.type} as a float")
-
-
-def as_float(trace: Trace, symbol: Symbol) -> Symbol:
-    """The same as a FLOAT."""
-    return Symbol(pa.float64(), Form.FLOAT, torch.float64, _as_float(trace, symbol), symbol.valid)
-
-
-def _arithmetic(trace: Trace, function: str, left: Symbol, right: Symbol, type_: pa.DataType) -> Symbol:
-    valid = _both_valid(trace, left, right)
-    if type_ == pa.float64():
-        operands = [_as_float(trace, side) for side in (left, right)]
-        return Symbol(
-            type_, Form.FLOAT, torch.float64, trace.assembler.compute(_FLOAT_ARITHMETIC[function], *operands), valid
-        )
-    if function == "divide" or left.form is not Form.INTEGER or right.form is not Form.INTEGER:
-        raise NotTraceable(f"{function} of {left.type} and {right.type}")
-    if not all(_is_exact(part) for part in (left.type, right.type, type_)):
-        raise NotTraceable(f"{function} as {type_}")
-    if function == "multiply":
-        if _scale(type_) != _scale(left.type) + _scale(right.type):
-            raise NotTraceable("a product in another scale")
-    else:
-        left, right = (_rescaled(trace, side, _scale(type_)) for side in (left, right))
-    assert left.bounds is not None
-    assert right.bounds is not None
-    bounds = range_of(function, left.bounds, right.bounds)
-    if not fits(bounds, limits_of(type_)) or not fits(bounds, INT64):
-        raise NotTraceable("a result that may overflow")
-    return Symbol(type_, Form.INTEGER, narrowest_dtype(bounds), _exact(trace, function, left, right), valid, bounds)
-
-
-def _exact(trace: Trace, function: str, left: Symbol, right: Symbol) -> Register:
-    """Constants go into the instruction."""
-    compute = trace.assembler.compute
-    for first, second, swapped in ((left, right, False), (right, left, True)):
-        assert second.bounds is not None
-        if second.bounds[0] == second.bounds[1] and second.valid is None:
-            constant, operand = second.bounds[0], trace.values(first)
-            match function:
-                case "multiply":
-                    return compute(Operation.SCALE, operand, x=constant)
-                case "add":
-                    return compute(Operation.SCALE, operand, x=1, y=constant)
-                case _ if swapped:
-                    return compute(Operation.SCALE, operand, x=-1, y=constant)
-                case _:
-                    return compute(Operation.SCALE, operand, x=1, y=-constant)
-    return compute(_INTEGER_ARITHMETIC[function], trace.values(left), trace.values(right))
-
-
-def _is_exact(type_: pa.DataType) -> bool:
-    return bool(pa.types.is_integer(type_) or pa.types.is_decimal(type_))
-
-
-def _scale(type_: pa.DataType) -> int:
-    return int(type_.scale) if pa.types.is_decimal(type_) else 0
-
-
-def _rescaled(trace: Trace, symbol: Symbol, scale: int) -> Symbol:
-    digits = scale - _scale(symbol.type)
-    if digits == 0:
-        return symbol
-    assert symbol.bounds is not None
-    factor = 10**digits if digits > 0 else 0
-    bounds = (symbol.bounds[0] * factor, symbol.bounds[1] * factor)
-    if digits < 0 or not fits(bounds, INT64):
-        raise NotTraceable("another scale")
-    if bounds[0] == bounds[1] and symbol.valid is None:
-        scaled = trace.constant(bounds[0])
-    else:
-        scaled = trace.assembler.compute(Operation.SCALE, trace.values(symbol), x=factor)
-    return Symbol(symbol.type, Form.INTEGER, narrowest_dtype(bounds), scaled, symbol.valid, bounds)
-
-
-def _both_valid(trace: Trace, left: Symbol, right: Symbol) -> Register | None:
-    valid = trace.both(trace.valid(left), trace.valid(right))
-    return None if valid is True else trace.mask(valid)
-
-
-def _cast(trace: Trace, symbol: Symbol, type_: pa.DataType) -> Symbol:
-    if symbol.type == type_:
-        return symbol
-    if type_ == pa.float64():
-        return as_float(trace, symbol)
-    if symbol.form is not Form.INTEGER or not (_is_exact(symbol.type) and _is_exact(type_)):
-        raise NotTraceable(f"{symbol.type} as {type_}")
-    scaled = _rescaled(trace, symbol, _scale(type_))
-    if not fits(scaled.bounds, limits_of(type_)):
-        raise NotTraceable("a cast that may fail")
-    return Symbol(type_, Form.INTEGER, scaled.dtype, scaled.values, scaled.valid, scaled.bounds)
 
 
 def _if_then(

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pystachio.operators.column import Bounds
 from pystachio.operators.fusion.expressions import in_range, is_member
 from pystachio.operators.fusion.trace import Form, Symbol, Trace
+from pystachio.operators.kernels.instructions import Operation, Register
 from pystachio.operators.kernels.key_sets import BitSet, BloomFilter, KeySet
-from pystachio.operators.kernels.program import Operation, Register
 from pystachio.operators.runtime_filter import RuntimeFilter, members_of
 
 

@@ -14,10 +14,10 @@ from pystachio.operators.join_layout import Emission, Source
 from pystachio.operators.join_probe import JoinProbe
 from pystachio.operators.kernels.direct import DirectTable
 from pystachio.operators.kernels.hash_compiled import KeyTable
+from pystachio.operators.kernels.instructions import Operation, Register, kind_of
 from pystachio.operators.kernels.key_parts import CodePart, KeyPart, NullPart, RangePart, RawForm, RawPart
 from pystachio.operators.kernels.keys import KeyEncoding
 from pystachio.operators.kernels.numbering import HashTable
-from pystachio.operators.kernels.program import Operation, Register, kind_of
 from pystachio.operators.kernels.row_index import Members, RangeIndex, UniqueIndex
 from pystachio.operators.kernels.strings import translate
 

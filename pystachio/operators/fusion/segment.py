@@ -10,7 +10,7 @@ import torch
 
 from pystachio.operators.batch import Batch
 from pystachio.operators.column import BytesColumn, Column, DictionaryColumn, FixedColumn, WideDecimalColumn
-from pystachio.operators.fusion.fold import FoldedGroups
+from pystachio.operators.fusion.groups import FoldedGroups
 from pystachio.operators.fusion.trace import Form, Input, Part, Symbol
 from pystachio.operators.kernels.program import Program
 from pystachio.operators.kernels.selection import slice_column, take, with_validity

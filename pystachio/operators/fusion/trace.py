@@ -18,8 +18,9 @@ from pystachio.operators.column import (
     FixedColumn,
     WideDecimalColumn,
 )
+from pystachio.operators.kernels.assembler import Assembler, SavedAssembler
 from pystachio.operators.kernels.bounds import cheap_bounds, with_measured_bounds
-from pystachio.operators.kernels.program import Assembler, Operation, Register, SavedAssembler, kind_of
+from pystachio.operators.kernels.instructions import Operation, Register, kind_of
 
 
 class NotTraceable(Exception):

@@ -12,12 +12,14 @@ from pystachio.operators.column import Column
 from pystachio.operators.filter import FilterTransform
 from pystachio.operators.fusion.expressions import truth, value
 from pystachio.operators.fusion.filters import passing
-from pystachio.operators.fusion.fold import FoldedGroups, fold
+from pystachio.operators.fusion.fold import fold
+from pystachio.operators.fusion.groups import FoldedGroups
 from pystachio.operators.fusion.probe import probe
 from pystachio.operators.fusion.segment import OutputColumn, Segment
 from pystachio.operators.fusion.trace import Form, Input, Lookup, NotTraceable, Symbol, Trace, input_symbols
 from pystachio.operators.join_probe import JoinProbe
-from pystachio.operators.kernels.program import Operation, Register, TooManyRegisters, kind_of
+from pystachio.operators.kernels.assembler import TooManyRegisters
+from pystachio.operators.kernels.instructions import Operation, Register, kind_of
 from pystachio.operators.operator import Transform
 from pystachio.operators.project import ProjectTransform
 from pystachio.operators.scan_rows import FilterUse, RowReader, ScanRows

@@ -11,13 +11,8 @@ import torch
 from pystachio.operators.kernels import program as programs
 from pystachio.operators.kernels.hash_compiled import KeyTable
 from pystachio.operators.kernels.hash_table import number
+from pystachio.operators.kernels.instructions import Comparison, Operation, Register, kind_of
 from pystachio.operators.kernels.key_sets import BitSet, BloomFilter, key_set
-from pystachio.operators.kernels.program import (
-    Comparison,
-    Operation,
-    Register,
-    kind_of,
-)
 from tests.operators.kernels.written import (
     INTEGERS,
     LOWEST,

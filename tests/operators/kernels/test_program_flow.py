@@ -10,15 +10,9 @@ import pytest
 import torch
 
 from pystachio.operators.kernels import program as programs
-from pystachio.operators.kernels.program import (
-    FEW_SLOTS,
-    WAYS,
-    Assembler,
-    Change,
-    Operation,
-    TooManyRegisters,
-    kind_of,
-)
+from pystachio.operators.kernels.assembler import Assembler, TooManyRegisters
+from pystachio.operators.kernels.instructions import FEW_SLOTS, WAYS, Operation, kind_of
+from pystachio.operators.kernels.program import Change
 from tests.operators.kernels.written import (
     HIGHEST,
     LOWEST,

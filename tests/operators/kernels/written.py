@@ -9,13 +9,9 @@ import numpy as np
 import pytest
 import torch
 
-from pystachio.operators.kernels.program import (
-    Assembler,
-    Operation,
-    Program,
-    Register,
-    kind_of,
-)
+from pystachio.operators.kernels.assembler import Assembler
+from pystachio.operators.kernels.instructions import Operation, Register, kind_of
+from pystachio.operators.kernels.program import Program
 
 LOWEST, HIGHEST = -(2**63), 2**63 - 1
 LENGTHS: Final = [0, 1, 1023, 1024, 1025, 5000]

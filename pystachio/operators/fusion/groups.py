@@ -1,0 +1,230 @@
+"""The states of the groups that a program's folds fill: arrays addressed by the group's number, a set per thread."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+import pyarrow as pa
+import torch
+
+from pystachio.operators.batch import Batch
+from pystachio.operators.column import Bounds, Column, Dictionary, DictionaryColumn, FixedColumn
+from pystachio.operators.kernels import primitives
+from pystachio.operators.kernels.instructions import FEW_SLOTS, VECTOR_ROWS, WAYS, Operation
+from pystachio.operators.kernels.program import MOST_EXPANDED, Change
+
+FEWEST_SLOTS: Final = 4096
+_SLOTS_PER_ROW: Final = 2
+_MOST_STATE_BYTES: Final = 8 << 20
+
+LARGEST_SUM: Final = 2**62
+
+
+@dataclass(frozen=True, slots=True)
+class GroupKey:
+    """A digit of the slot: value - `low`, or a code; the last of `span` is NULL's where `nullable`."""
+
+    type: pa.DataType
+    dtype: torch.dtype
+    low: int
+    span: int
+    nullable: bool
+    bounds: Bounds | None
+    dictionary: Dictionary | None
+
+    def column(self, digits: torch.Tensor, low: int) -> Column:
+        """The keys of groups, whose digits count from `low`."""
+        validity = None
+        if self.nullable:
+            validity = digits != self.span - 1
+            digits = torch.where(validity, digits, 0)
+            validity = None if bool(validity.all()) else validity
+        if self.dictionary is not None:
+            return DictionaryColumn(self.type, digits.to(self.dtype), self.dictionary, validity)
+        return FixedColumn(self.type, (digits + low).to(self.dtype), validity, self.bounds)
+
+
+@dataclass(frozen=True, slots=True)
+class Accumulator:
+    """One array of states. `initial` fills it; copies of the ways are joined as `operation` says."""
+
+    operation: Operation
+    dtype: torch.dtype
+    initial: int
+
+
+@dataclass(frozen=True, slots=True)
+class StateColumn:
+    """A column of the partial batch, from the accumulator `values`; NULL where `present` counted nothing."""
+
+    type: pa.DataType
+    values: int
+    present: int | None
+    dtype: torch.dtype
+    bounds: Bounds | None
+
+
+@dataclass(frozen=True, slots=True)
+class Rebased:
+    """The first key is an input column (at `position`) whose range in each run is what counts, not that of the table.
+
+    `offset` is the instruction that subtracts the lowest value, `folds` are those that know how many slots there are.
+    """
+
+    position: int
+    offset: int
+    folds: tuple[int, ...]
+
+
+@dataclass(slots=True, eq=False)
+class Accumulated:
+    """The states of a thread, how many slots they have, and how many rows are in them."""
+
+    states: list[torch.Tensor]
+    slots: int
+    changes: tuple[Change, ...] = ()
+    low: int = 0
+    rows: int = 0
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class FoldedGroups:
+    """What the folds of a program fill. Threads take a set of states for a run and give it back; where the groups are
+    `rebased`, each run has its own."""
+
+    keys: tuple[GroupKey, ...]
+    order: tuple[int, ...]
+    """Which key column each of `keys` is."""
+    slots: int
+    accumulators: tuple[Accumulator, ...]
+    columns: tuple[StateColumn, ...]
+    largest: int
+    """No summand is larger, in magnitude."""
+    multiplied: int
+    """No row is folded more often."""
+    rebased: Rebased | None
+    _idle: list[Accumulated] = field(default_factory=list)
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def fits(self, columns: Sequence[Column | None], rows: int) -> bool:
+        """Whether these rows can be folded."""
+        if folded_rows(rows, self.multiplied) > LARGEST_SUM // self.largest:
+            return False
+        return self.rebased is None or are_addressable(self._slots_of(columns), rows, len(self.accumulators))
+
+    def take(self, columns: Sequence[Column | None], rows: int) -> tuple[Accumulated, Batch | None]:
+        """States to which `rows` more can be added, and what had to be put out before that is so."""
+        if self.rebased is not None:
+            return self._rebased_states(columns, self.rebased), None
+        with self._lock:
+            taken = self._idle.pop() if self._idle else None
+        if taken is None:
+            return self._fresh(self.slots), None
+        if (taken.rows + folded_rows(rows, self.multiplied)) * self.largest < LARGEST_SUM:
+            return taken, None
+        return self._fresh(self.slots), self._batch(taken)
+
+    def give_back(self, states: Accumulated) -> Batch | None:
+        """After a run; what it leaves to put out at once."""
+        if self.rebased is not None:
+            return self._batch(states)
+        with self._lock:
+            self._idle.append(states)
+        return None
+
+    def finish(self) -> Iterator[Batch]:
+        """All states, as partial batches."""
+        with self._lock:
+            idle, self._idle[:] = list(self._idle), []
+        for states in idle:
+            batch = self._batch(states)
+            if batch is not None:
+                yield batch
+
+    def _slots_of(self, columns: Sequence[Column | None]) -> int:
+        low, high = self._range_of(columns)
+        return (high - low + 1) * (self.slots // self.keys[0].span)
+
+    def _range_of(self, columns: Sequence[Column | None]) -> Bounds:
+        assert self.rebased is not None
+        column = columns[self.rebased.position]
+        assert isinstance(column, FixedColumn)
+        assert column.bounds is not None
+        return column.bounds
+
+    def _rebased_states(self, columns: Sequence[Column | None], rebased: Rebased) -> Accumulated:
+        slots, (low, _) = self._slots_of(columns), self._range_of(columns)
+        fresh = self._fresh(slots)
+        fresh.low = low
+        fresh.changes = (
+            Change(rebased.offset, "y", -low),
+            *(Change(number, "x", slots) for number in rebased.folds),
+        )
+        return fresh
+
+    def _fresh(self, slots: int) -> Accumulated:
+        size = slots * WAYS if slots <= FEW_SLOTS else slots
+        return Accumulated([_filled(size, accumulator) for accumulator in self.accumulators], slots)
+
+    def _batch(self, states: Accumulated) -> Batch | None:
+        whole = [
+            _joined(accumulator, values, states.slots)
+            for accumulator, values in zip(self.accumulators, states.states, strict=True)
+        ]
+        used = primitives(torch.device("cpu")).indices_of_true(whole[0] != 0)
+        if used.shape[0] == 0:
+            return None
+        if used.shape[0] < states.slots:
+            whole = [values.index_select(0, used) for values in whole]
+        columns: list[Column] = []
+        rest = used
+        for number, key in reversed(tuple(enumerate(self.keys))):
+            if number == 0:
+                columns.append(key.column(rest, key.low if self.rebased is None else states.low))
+                break
+            columns.append(key.column(rest % key.span, key.low))
+            rest = torch.div(rest, key.span, rounding_mode="floor")
+        columns.reverse()
+        columns = [columns[self.order.index(number)] for number in range(len(columns))]
+        for column in self.columns:
+            validity = None
+            if column.present is not None:
+                validity = whole[column.present] != 0
+                validity = None if bool(validity.all()) else validity
+            values = whole[column.values]
+            if validity is not None:
+                values = torch.where(validity, values, 0)
+            columns.append(FixedColumn(column.type, values.to(column.dtype), validity, column.bounds))
+        return Batch(tuple(columns), used.shape[0], None)
+
+
+def folded_rows(rows: int, multiplied: int) -> int:
+    """A run of so many rows folds no more than this: it ends where expansions have made enough."""
+    return rows if multiplied == 1 else min(rows * multiplied, MOST_EXPANDED + VECTOR_ROWS * multiplied)
+
+
+def _filled(size: int, accumulator: Accumulator) -> torch.Tensor:
+    if accumulator.initial == 0:
+        return torch.zeros(size, dtype=accumulator.dtype)
+    return torch.full((size,), accumulator.initial, dtype=accumulator.dtype)
+
+
+def _joined(accumulator: Accumulator, values: torch.Tensor, slots: int) -> torch.Tensor:
+    """The copies of the ways as one."""
+    if slots > FEW_SLOTS:
+        return values
+    ways = values.view(WAYS, slots)
+    match accumulator.operation:
+        case Operation.FOLD_MINIMUM:
+            return ways.amin(0)
+        case Operation.FOLD_MAXIMUM:
+            return ways.amax(0)
+        case _:
+            return ways.sum(0)
+
+
+def are_addressable(slots: int, rows: int, accumulators: int) -> bool:
+    return slots <= max(FEWEST_SLOTS, _SLOTS_PER_ROW * rows) and 8 * slots * accumulators <= _MOST_STATE_BYTES
