@@ -242,14 +242,18 @@ class UnitRows:
         """A piece's rows when all columns are decoded."""
         yield ScanRows(self.reader, self.columns, piece, is_tested=True)
 
+    def decode_and_put_out(self, source: FetchedExtents) -> Iterator[ScanRows]:
+        """All of the unit's rows, untested."""
+        self.decode((*self.reader.first, *self.reader.rest), source)
+        yield ScanRows(self.reader, self.columns, Piece(0, self.unit.rows, None), is_tested=False, unit=self)
+
     def select_and_put_out(self, source: FetchedExtents) -> Iterator[ScanRows]:
-        """All of the unit's rows."""
-        if not self.missing(self.reader.first) and not self.missing(self.reader.rest):
-            whole = Piece(0, self.unit.rows, None)
-            yield ScanRows(self.reader, self.columns, whole, is_tested=False, unit=self)
-            return
-        self.select(source)
-        yield from self.put_out(source)
+        """The unit's rows that survive, unless all columns are there already."""
+        if self.missing((*self.reader.first, *self.reader.rest)):
+            self.select(source)
+            yield from self.put_out(source)
+        else:
+            yield from self.decode_and_put_out(source)
 
     def _decoder(self, source: FetchedExtents) -> RowGroupDecoder:
         if self._opened is not None and self._opened[0] is source:

@@ -16,6 +16,7 @@ from typing import TypeVar
 from pystachio.operators.batch import column_nbytes
 from pystachio.operators.chunk_store import StoredChunk
 from pystachio.operators.column import Column
+from pystachio.operators.fusion.flow import can_fuse
 from pystachio.operators.operator import Output
 from pystachio.operators.parquet_decode import FetchedExtents
 from pystachio.operators.placement import to_device
@@ -38,6 +39,7 @@ _FIRST_HOT_UNITS = 4
 """So many go together before any has been worked on: the consumer may soon have all it wants."""
 
 _TRIAL_UNITS = 4
+_OFTEN_DEAD = 0.2
 _MOSTLY_DEAD = 0.5
 """From this share of units without a survivor on, two smaller reads cost less than one."""
 
@@ -146,6 +148,11 @@ class ScanRun:
             return False
         return self._finished >= _TRIAL_UNITS and self._dead >= _MOSTLY_DEAD * self._finished
 
+    def _selects_first(self) -> bool:
+        """Whether it is better to find survivors before the output columns are decoded: a program does both in one
+        go, which is quicker unless many units have none."""
+        return not can_fuse(self._ctx) or self._dead > _OFTEN_DEAD * self._finished
+
     def _spreads(self, index: int, unit: Unit) -> bool:
         """Whether this unit would leave workers idle, and is worth the hops."""
         whole = len(self._units) - len(self._units) % self._ctx.settings.workers
@@ -189,7 +196,8 @@ class ScanRun:
                     spared = _read_bytes(fetch.unit, rows.missing(self._reader.rest), fetch.stored)
                     self._ctx.metrics.count("bytes not read", spared)
             else:
-                await self._put_out(rows, partial(rows.select_and_put_out, fetched.source))
+                produce = rows.select_and_put_out if self._selects_first() else rows.decode_and_put_out
+                await self._put_out(rows, partial(produce, fetched.source))
             if fetch.hot:
                 self._ctx.metrics.count("bytes from memory", sum(map(column_nbytes, fetch.hot.values())))
             self._finished += 1
