@@ -1,4 +1,4 @@
-"""Neighbouring extents are read together: one request costs as much processor time as copying some hundred kilobytes."""
+"""Neighbouring extents are read together: a request costs as much processor time as copying some hundred kilobytes."""
 
 from __future__ import annotations
 

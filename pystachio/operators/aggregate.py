@@ -11,12 +11,19 @@ from typing import Any, ClassVar, Final, Protocol, TypeVar
 
 import torch
 
-from pystachio.operators.aggregate_fold import finished, merged, partial_batches, without_rows
+from pystachio.operators.aggregate_fold import (
+    finished,
+    finished_together,
+    merged,
+    partial_batches,
+    without_rows,
+    without_values,
+)
 from pystachio.operators.aggregate_parts import can_split, gathered, in_key_order, split
 from pystachio.operators.aggregate_plan import AggregatePlan, partial_schema, plan_aggregate
 from pystachio.operators.batch import Batch, Schema
 from pystachio.operators.expressions import AggregateCall
-from pystachio.operators.kernels.selection import concat_batches, slice_batch
+from pystachio.operators.kernels.selection import slice_batch
 from pystachio.operators.operator import Operator, Output
 from pystachio.runtime.channels import Receiver
 from pystachio.runtime.context import Context
@@ -160,10 +167,23 @@ class Aggregate:
                 return
             if waiting:
                 wholes = await self._merge(ctx, wholes, waiting, reservation, in_parts=True)
-            if self.plan.lists and not self.plan.key_width and len(wholes) > 1:
-                # The only group's distinct values are in several parts.
-                wholes = [await ctx.stream.run(concat_batches, wholes)]
+            if self.plan.lists:
+                await self._put_out_folded(ctx, wholes, out, reservation)
+                return
             await _together([self._put_out(ctx, wholes, out, reservation) for _ in range(min(_LANES, len(wholes)))])
+
+    async def _put_out_folded(self, ctx: Context, wholes: list[Batch], out: Output, reservation: Reservation) -> None:
+        """A group's distinct values are in several parts: fold each part's, then merge what that makes of the group."""
+        device, direct = ctx.stream.device, ctx.settings.direct_addressing
+        parts = await _together(
+            [ctx.stream.run(without_values, self.plan, whole, device, allow_direct=direct) for whole in wholes]
+        )
+        wholes.clear()
+        # The parts, their concatenation and the result exist at once.
+        await reservation.resize(3 * sum(part.nbytes for part in parts))
+        rows = await ctx.stream.run(finished_together, self.plan, parts, device, allow_direct=direct)
+        await reservation.resize(rows.nbytes)
+        await out.emit(partial(_slices, rows, ctx.settings.batch_rows), last=True)
 
     async def _put_out_at_once(self, ctx: Context, parts: list[Batch], out: Output, reservation: Reservation) -> None:
         """Merge, finish and put out: in one job when it is little."""
@@ -247,9 +267,7 @@ class Aggregate:
         # The parts, their concatenation and the result exist at once.
         await reservation.resize(3 * sum(part.nbytes for part in (*wholes, *waiting)))
         if in_parts:
-            # By the keys alone where they have distinct values: then all of a group's are in one part.
-            width = self.plan.key_width or self.plan.group_width
-            pieces = await _together([ctx.stream.run(split, batch, width) for batch in waiting])
+            pieces = await _together([ctx.stream.run(split, batch, self.plan.group_width) for batch in waiting])
             merging = gathered(pieces, wholes)
         else:
             merging = [[*wholes, *waiting]]

@@ -46,26 +46,55 @@ def merged(plan: AggregatePlan, batches: Sequence[Batch], device: torch.device, 
 
 def finished(plan: AggregatePlan, partial: Batch, device: torch.device, *, allow_direct: bool) -> Batch:
     """The aggregate's output from a partial batch that has each group once."""
-    width = plan.group_width
-    states = _state_columns(plan, partial.columns[width:])
-    keys = list(partial.columns[: plan.key_width])
-    length = partial.length
     if plan.lists:
-        grouping = group_rows(keys, partial.length, device, allow_direct=allow_direct)
-        states = [merge(state, columns, grouping) for state, columns in zip(plan.states, states, strict=True)]
-        for distinct in plan.distinct_states:
-            arguments = [partial.columns[position] for position in distinct.state.arguments]
-            passing = _of_tag(plan, partial, distinct.tag)
-            lifted = lift(distinct.state.kind, arguments, passing, partial.length, device)
-            states.append(merge(distinct.state, lifted, grouping))
-        keys = [take(key, grouping.representatives) for key in keys]
-        length = grouping.groups
+        partial = without_values(plan, partial, device, allow_direct=allow_direct)
+    return _results(plan, partial)
+
+
+def finished_together(
+    plan: AggregatePlan, parts: Sequence[Batch], device: torch.device, *, allow_direct: bool
+) -> Batch:
+    """The output from batches `without_values`, in several of which a group may be."""
+    whole = concat_batches(parts)
+    keys = list(whole.columns[: plan.key_width])
+    grouping = group_rows(keys, whole.length, device, allow_direct=allow_direct)
+    columns = [take(key, grouping.representatives) for key in keys]
+    start = plan.key_width
+    for state in (*plan.states, *(distinct.state for distinct in plan.distinct_states)):
+        columns += merge(state, list(whole.columns[start : start + len(state.types)]), grouping)
+        start += len(state.types)
+    return _results(plan, Batch(tuple(columns), grouping.groups, whole.ready))
+
+
+def without_values(plan: AggregatePlan, partial: Batch, device: torch.device, *, allow_direct: bool) -> Batch:
+    """The keys and states of a partial batch whose distinct values (each there once) are folded into states."""
+    states = _state_columns(plan, partial.columns[plan.group_width :])
+    keys = list(partial.columns[: plan.key_width])
+    grouping = group_rows(keys, partial.length, device, allow_direct=allow_direct)
+    columns = [take(key, grouping.representatives) for key in keys]
+    for state, lifted in zip(plan.states, states, strict=True):
+        columns += merge(state, lifted, grouping)
+    for distinct in plan.distinct_states:
+        arguments = [partial.columns[position] for position in distinct.state.arguments]
+        passing = _of_tag(plan, partial, distinct.tag)
+        lifted = lift(distinct.state.kind, arguments, passing, partial.length, device)
+        columns += merge(distinct.state, lifted, grouping)
+    return Batch(tuple(columns), grouping.groups, partial.ready)
+
+
+def _results(plan: AggregatePlan, groups: Batch) -> Batch:
+    """The output from keys and states, each group once."""
+    columns = groups.columns[plan.key_width :]
+    states: list[Sequence[Column]] = []
+    for state in (*plan.states, *(distinct.state for distinct in plan.distinct_states)):
+        states.append(columns[: len(state.types)])
+        columns = columns[len(state.types) :]
     values = [
         result(outcome.function, outcome.type, [column for state in outcome.states for column in states[state]])
         for outcome in plan.outcomes
     ]
-    plain_keys, set_index = keys[: len(plan.keys)], keys[len(plan.keys) :]
-    return Batch((*plain_keys, *values, *set_index), length, partial.ready)
+    keys, set_index = groups.columns[: len(plan.keys)], groups.columns[len(plan.keys) : plan.key_width]
+    return Batch((*keys, *values, *set_index), groups.length, groups.ready)
 
 
 def without_rows(plan: AggregatePlan, schema: Schema, device: torch.device) -> list[Batch]:
