@@ -75,10 +75,6 @@ class AggregatePlan:
         """The leading columns of a partial batch that group its states."""
         return self.key_width + self.tagged + sum(len(listed.arguments) for listed in self.lists)
 
-    def list_start(self, index: int) -> int:
-        """Where the columns of distinct list `index` start in a partial batch."""
-        return self.key_width + self.tagged + sum(len(listed.arguments) for listed in self.lists[:index])
-
 
 def plan_aggregate(
     input_schema: Schema,

@@ -76,11 +76,6 @@ def offsets_within(values: torch.Tensor, low: int, span: int) -> torch.Tensor:
     return torch.where(inside, values - low, span)
 
 
-def repeat(values: torch.Tensor, counts: torch.Tensor) -> torch.Tensor:
-    """Each value as often as `counts` says."""
-    return torch.repeat_interleave(values, counts)
-
-
 def group_sums(values: torch.Tensor, codes: torch.Tensor, slots: int) -> torch.Tensor:
     """int64 [slots]: the sums, wrapping, of the integer `values` by their integer `codes` in [0, slots)."""
     total = torch.zeros(slots, dtype=torch.int64, device=values.device)
