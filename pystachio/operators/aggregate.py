@@ -97,7 +97,7 @@ class _Gain:
     to_pass_through: int = 0
 
     def should_reduce(self) -> bool:
-        if self.to_pass_through:
+        if self.to_pass_through > 0:
             self.to_pass_through -= 1
             return False
         return True
@@ -162,11 +162,16 @@ class Aggregate:
                     wholes, waiting, in_parts = ordered, [], True
                 elif sum(part.length for part in everything) >= _SPLIT_ROWS and can_split(self.plan, ctx.stream.device):
                     wholes, waiting, in_parts = [], everything, True
+                del everything, ordered
             if not in_parts:
-                await self._put_out_at_once(ctx, [*wholes, *waiting], out, reservation)
+                parts = [*wholes, *waiting]
+                wholes.clear()
+                waiting.clear()
+                await self._put_out_at_once(ctx, parts, out, reservation)
                 return
             if waiting:
                 wholes = await self._merge(ctx, wholes, waiting, reservation, in_parts=True)
+                waiting.clear()
             if self.plan.lists:
                 await self._put_out_folded(ctx, wholes, out, reservation)
                 return

@@ -34,7 +34,8 @@ class _Seen:
 
 @dataclass(slots=True, eq=False)
 class JoinProbe:
-    """An opened join. At most about `slice_rows` candidate pairs exist at a time."""
+    """An opened join. Here at most about `slice_rows` candidate pairs exist at a time; programs (`fusion.probe`) have a
+    bound of their own."""
 
     layout: JoinLayout
     side: BuildSide

@@ -137,7 +137,7 @@ class Flow:
                 return None
             with self._lock:
                 found = self._find(key, columns) or self._write(key, stage, columns, length, scanned)
-        segment = found.segment
+        segment = found.segment if all(map(_is_addressable, columns)) else None
         return None if segment is None or not segment.fits(columns, length) else segment
 
     def _find(self, key: tuple[object, ...], columns: Sequence[Column | None]) -> _Written | None:
@@ -203,6 +203,15 @@ def _range_of(dtype: torch.dtype) -> Bounds:
 
 def _within(inner: Bounds, outer: Bounds) -> bool:
     return outer[0] <= inner[0] and inner[1] <= outer[1]
+
+
+def _is_addressable(column: Column | None) -> bool:
+    """Whether programs can read it at its address."""
+    match column:
+        case FixedColumn(values=values, validity=validity) | DictionaryColumn(codes=values, validity=validity):
+            return values.is_contiguous() and (validity is None or validity.is_contiguous())
+        case _:
+            return column is None or column.validity is None or column.validity.is_contiguous()
 
 
 def _look(column: Column | None) -> object:

@@ -23,12 +23,13 @@ from pystachio.operators.kernels.strings import translate
 
 _HIGHEST = 2**63 - 1
 
-_MOST_PAIRS = 1 << 22
+_MOST_PAIRS = 1 << 20
 """Of the rows of one vector: what a job does between two chances to cancel it."""
 
 
 def probe(trace: Trace, join: JoinProbe, fields: Sequence[Symbol | None]) -> list[Symbol | None]:
-    """The join's output columns. NotTraceable where a row may have several matches."""
+    """The join's output columns. NotTraceable without keys, for NOT IN, where a row may become very many, or where only
+    one of several matches counts."""
     layout, side = join.layout, join.side
     if layout.null_aware or side.encoding is None or side.index is None:
         raise NotTraceable("a join without keys, or one that knows NULL")
@@ -239,7 +240,7 @@ def _expand(
         nowhere = trace.constant(index.offsets.shape[0] - 2)
         group = code if present is True else assembler.compute(Operation.CHOOSE, trace.mask(present), code, nowhere)
     most = max(1, int((index.offsets[1:] - index.offsets[:-1]).max()))
-    if trace.multiplied > 1 and trace.multiplied * most > _MOST_PAIRS:
+    if trace.multiplied * most > _MOST_PAIRS:
         raise NotTraceable("too many rows of one")
     trace.multiplied *= most
     assembler.step = max(1, min(assembler.step, _MOST_PAIRS // trace.multiplied))

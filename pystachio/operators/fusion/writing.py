@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import pyarrow as pa
 import torch
 
 from pystachio.operators.aggregate import PartialFold
@@ -36,6 +37,7 @@ def write_segment(
     """
     trace = Trace(rows)
     fields = input_symbols(columns)
+    types = [None if column is None else column.type for column in columns]
     tested: tuple[FilterUse | None, ...] = ()
     drops = False
     if scanned is not None:
@@ -71,7 +73,7 @@ def write_segment(
     if folded is None and not pays:
         return None
     try:
-        outputs = _write_outputs(trace, fields, drops) if folded is None else ()
+        outputs = _write_outputs(trace, fields, drops, types) if folded is None else ()
         program = trace.assembler.assemble(trace.boundaries)
     except (NotTraceable, TooManyRegisters):
         return None
@@ -121,7 +123,10 @@ def _write_stage(trace: Trace, transform: Transform, fields: Fields) -> Fields |
             raise NotTraceable(type(transform).__name__)
 
 
-def _write_outputs(trace: Trace, fields: Fields, drops: bool) -> tuple[OutputColumn, ...]:
+def _write_outputs(
+    trace: Trace, fields: Fields, drops: bool, types: Sequence[pa.DataType | None]
+) -> tuple[OutputColumn, ...]:
+    """`types` are those of the inputs: one that is put out under another type is copied."""
     outputs: dict[int, OutputColumn] = {}
     row_output: int | None = None
     columns: list[OutputColumn] = []
@@ -129,7 +134,7 @@ def _write_outputs(trace: Trace, fields: Fields, drops: bool) -> tuple[OutputCol
         if symbol is None:
             raise NotTraceable("a column that is not there")
         if id(symbol) not in outputs:
-            if isinstance(symbol.values, Input) and not drops:
+            if isinstance(symbol.values, Input) and not drops and types[symbol.values.position] == symbol.type:
                 outputs[id(symbol)] = OutputColumn(symbol, None)
             elif symbol.form is Form.OPAQUE and symbol.column is None:
                 if row_output is None:

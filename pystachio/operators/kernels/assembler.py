@@ -74,7 +74,8 @@ class Assembler:
         self.step = saved.step
 
     def table(self, values: torch.Tensor) -> int:
-        """The number of a contiguous tensor that the program looks up."""
+        """The number of a tensor that the program looks up."""
+        values = values.contiguous()  # itself, if it is
         for number, table in enumerate(self.tables):
             if table is values:
                 return number
