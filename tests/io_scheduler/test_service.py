@@ -78,7 +78,7 @@ async def test_a_failed_chunk_fails_the_read_and_gives_up_the_rest() -> None:
     device = ScriptedDevice(FILES, at_once=False)
     async with serving(device) as service:
         client = service.client("p", PriorityClass.NORMAL)
-        read = asyncio.create_task(client.read("/f", [Extent(0, 100), Extent(200_000, 10)]))
+        read = asyncio.create_task(client.read("/f", [Extent(0, 100), Extent(400_000, 10)]))
         await until(lambda: len(device.inside) == 2)
         device.end_next(DataError("the disk is broken"))
         await until(lambda: device.abandoned != [])
