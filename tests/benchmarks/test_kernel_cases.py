@@ -23,9 +23,14 @@ def test_each_case_is_of_a_primitive() -> None:
 @pytest.mark.parametrize("name", PRIMITIVES)
 def test_both_forms_agree(name: str) -> None:
     arguments = PRIMITIVES[name][1](ROWS, np.random.default_rng(1))
-    if name == "number_codes":  # which of a group's rows stands for it is up to the form
+    if name == "number_codes":  # the order of the numbers and the rows that stand for them are up to the form
+        (codes, _), made = arguments, [getattr(module, name)(*arguments) for module in (host, portable)]
+        for table, numbers, first in made:
+            assert torch.equal(table[codes.long()], numbers.to(table.dtype) + 1)
+            assert torch.equal(codes[first.long()][numbers.long()], codes)
+        assert len(made[0][2]) == len(made[1][2]) == len(codes.unique())
         return
-    if name == "group_rows":  # and here
+    if name == "group_rows":  # which of a group's rows is up to the form
         arguments_of = [getattr(module, name)(*arguments)[0] for module in (host, portable)]
         assert torch.equal(*arguments_of)
         return

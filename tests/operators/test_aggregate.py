@@ -13,6 +13,7 @@ import pyarrow as pa
 import pytest
 
 from pystachio.errors import DataError, ResourceExhausted, Unsupported
+from pystachio.operators import aggregate as aggregate_module
 from pystachio.operators.aggregate import aggregate
 from pystachio.operators.batch import Field
 from pystachio.operators.expressions import AggregateCall
@@ -264,3 +265,24 @@ def test_groups_beyond_the_budget_are_a_typed_error(harness: Any) -> None:
     with pytest.raises(ResourceExhausted):
         harness.rows(build(harness, table, (0,), [AggregateCall("count", (), pa.int64())]))
     assert harness.memory.held == 0
+
+
+@pytest.mark.parametrize("keys", [(), (0,)])
+def test_the_last_merge_in_parts(harness: Any, monkeypatch: pytest.MonkeyPatch, keys: tuple[int, ...]) -> None:
+    """Distinct values and groups that no batch has alone, with thresholds that send few rows the way of many."""
+    monkeypatch.setattr(aggregate_module, "_ORDERED_ROWS", 1)
+    monkeypatch.setattr(aggregate_module, "_SPLIT_ROWS", 1)
+    draw = random.Random(5)
+    rows = [(draw.randrange(7), draw.choice([None, *range(40)]), draw.randrange(100)) for _ in range(700)]
+    table = pa.table({name: [row[at] for row in rows] for at, name in enumerate("kvs")})
+    calls = [
+        AggregateCall("count", (1,), pa.int64(), distinct=True),
+        AggregateCall("sum", (2,), pa.int64()),
+        AggregateCall("count", (), pa.int64()),
+    ]
+    expected = []
+    for group in sorted({tuple(row[key] for key in keys) for row in rows}):
+        mine = [row for row in rows if tuple(row[key] for key in keys) == group]
+        values = {value for _, value, _ in mine if value is not None}
+        expected.append((*group, len(values), sum(row[2] for row in mine), len(mine)))
+    assert sorted(tuple(row) for row in harness.rows(build(harness, table, keys, calls))) == expected

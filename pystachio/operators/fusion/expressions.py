@@ -31,6 +31,7 @@ from pystachio.operators.functions.units import ratio
 from pystachio.operators.fusion.arithmetic import FLOAT_ARITHMETIC, arithmetic, bits, cast, float_register
 from pystachio.operators.fusion.trace import Form, Input, Lookup, NotTraceable, Symbol, Trace
 from pystachio.operators.kernels.arithmetic import INT64
+from pystachio.operators.kernels.compare import MIRRORED
 from pystachio.operators.kernels.instructions import Comparison, Operation, Register, kind_of
 
 Fields = Sequence[Symbol | None]
@@ -46,7 +47,6 @@ _INVERSE: Final = {
     "gt": "lte",
     "lte": "gt",
 }
-_MIRRORED: Final = {"equal": "equal", "not_equal": "not_equal", "lt": "gt", "lte": "gte", "gt": "lt", "gte": "lte"}
 _COMPARISONS: Final = {
     "equal": Comparison.EQUAL,
     "not_equal": Comparison.NOT_EQUAL,
@@ -166,7 +166,7 @@ def _boolean(trace: Trace, symbol: Symbol, wanted: bool) -> Register | bool:
 
 def _comparison(trace: Trace, function: str, left: Expression, right: Expression, fields: Fields) -> Register | bool:
     if isinstance(left, Literal):
-        left, right, function = right, left, _MIRRORED[function]
+        left, right, function = right, left, MIRRORED[function]
     first = value(trace, left, fields)
     if isinstance(right, Literal) and right.value is None:
         return False
@@ -174,7 +174,7 @@ def _comparison(trace: Trace, function: str, left: Expression, right: Expression
         return trace.both(trace.valid(first), _against_constant(trace, function, first, right))
     second = value(trace, right, fields)
     if function in ("gt", "gte"):
-        first, second, function = second, first, _MIRRORED[function]
+        first, second, function = second, first, MIRRORED[function]
     comparison = _COMPARISONS[function]
     valid = trace.both(trace.valid(first), trace.valid(second))
     if Form.FLOAT in (first.form, second.form):
