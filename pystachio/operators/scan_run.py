@@ -78,12 +78,15 @@ class _Fetch:
 
 
 class ScanRun:
-    """Feeds `out` with the rows of `units`. One object per run of the operator."""
+    """Feeds `out` with the rows of `units`, from the host if `on_host`. One object per run of the operator."""
 
-    def __init__(self, ctx: Context, out: Output, reader: RowReader, units: Sequence[Unit]) -> None:
+    def __init__(
+        self, ctx: Context, out: Output, reader: RowReader, units: Sequence[Unit], *, on_host: bool = False
+    ) -> None:
         self._ctx = ctx
         self._out = out
         self._reader = reader
+        self._on_host = on_host or ctx.stream.device.type == "cpu"
         self._units = in_turns(units, ctx.transfers.link)
         # One more than can run: none idles while a batch is handed over. A single worker keeps the file's order.
         workers = ctx.settings.workers
@@ -116,6 +119,10 @@ class ScanRun:
     async def _read_ahead(self, group: asyncio.TaskGroup) -> None:
         everything = tuple(sorted({*self._reader.first, *self._reader.rest}))
         for index, unit in enumerate(self._units):
+            if self._reader.rules_out(unit):
+                self._reader.skipped(unit)
+                self._ctx.metrics.count("bytes not read", _read_bytes(unit, everything, {}))
+                continue
             hot = {} if self._reader.hot is None else self._reader.hot.find(unit, everything)
             if len(hot) == len(everything):
                 self._ready.put(_HotUnit(unit, hot))
@@ -185,6 +192,10 @@ class ScanRun:
             with self._ctx.metrics.waiting(WaitReason.IO, fetch.unit.file.path, fetch.nbytes):
                 fetched = await fetch.fetched
             self._window.leave(fetch.nbytes)
+            if self._reader.rules_out(fetch.unit):
+                self._reader.skipped(fetch.unit)
+                self._release(fetch.reservation)
+                continue
             rows = UnitRows(self._reader, fetch.unit, fetch.hot | fetched.columns)
             if fetch.spread:
                 await self._spread(rows, fetched.source, fetch)
@@ -225,10 +236,10 @@ class ScanRun:
 
     async def _emit(self, units: Iterable[Unit], produce: Callable[[], Iterable[ScanRows]], *, last: bool) -> None:
         """Put out rows of the units, from the device where one computes."""
-        stream = self._ctx.stream
-        if stream.device.type == "cpu":
+        if self._on_host:
             await self._out.emit(produce, last=last)
             return
+        stream = self._ctx.stream
         nbytes = sum(unit.decoded_bytes(self._reader.output) for unit in units)
         reservation = await self._reserve(nbytes, Tier.DEVICE)
         await self._out.emit(lambda: (to_device(batch, stream) for batch in gathered(produce())), last=last)

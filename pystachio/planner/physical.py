@@ -16,6 +16,7 @@ from pystachio.operators.expressions import (
     Expression,
     FieldReference,
     JoinKind,
+    SortKey,
     conjunction,
     conjuncts,
     fields_of,
@@ -27,6 +28,7 @@ from pystachio.operators.operator import Operator
 from pystachio.operators.pipeline import PhysicalPlan
 from pystachio.operators.project import Project as ProjectOperator
 from pystachio.operators.scan import Scan, ScanFilter
+from pystachio.operators.scan_top_n import ScanTopN
 from pystachio.operators.sort import Sort as SortOperator
 from pystachio.operators.spool import Spool
 from pystachio.operators.table import Table
@@ -237,7 +239,7 @@ class _Lowering:
             case Sort() as sort if plan.count is not None and self._is_top_n(plan, sort):
                 source = self.lower(sort.input, needed | {key.index for key in sort.keys}, ())
                 keys = moved_keys(sort.keys, source.positions)
-                return replace(source, operator=TopN(source.operator, keys, plan.count, plan.offset))
+                return replace(source, operator=_top_n(source.operator, keys, plan.count, plan.offset))
             case _:
                 source = self.lower(plan.input, needed, ())
                 return replace(source, operator=LimitOperator(source.operator, plan.offset, plan.count))
@@ -245,6 +247,10 @@ class _Lowering:
     def _is_top_n(self, plan: Limit, sort: Sort) -> bool:
         small = plan.count is not None and plan.count + plan.offset <= _LARGEST_TOP_N
         return small and id(sort) not in self._consumers
+
+
+def _top_n(source: Operator, keys: tuple[SortKey, ...], count: int, offset: int) -> Operator:
+    return ScanTopN(source, keys, count, offset) if isinstance(source, Scan) else TopN(source, keys, count, offset)
 
 
 def _named(field: Field, expression: Expression, names: Sequence[str]) -> Field:
