@@ -21,7 +21,7 @@ from pystachio.operators.parquet_dictionary import SharedDictionary
 from pystachio.operators.runtime_filter import RuntimeFilter
 from pystachio.operators.scan_rows import FilterUse, RowReader
 from pystachio.operators.scan_run import ScanRun
-from pystachio.operators.scan_units import ScanUnits, plan_units, require_unchanged, unit_rows
+from pystachio.operators.scan_units import Answered, ScanUnits, plan_units, require_unchanged, unit_rows
 from pystachio.operators.table import Table
 from pystachio.runtime.channels import Receiver
 from pystachio.runtime.context import Context
@@ -37,13 +37,17 @@ class ScanFilter:
 
 @dataclass(frozen=True, slots=True)
 class Scan:
-    """`columns` are positions in the table's schema; `predicate` is over them, `output` are positions in them."""
+    """`columns` are positions in the table's schema; `predicate` is over them, `output` are positions in them.
+
+    `answered`: the row groups that somebody else answers for.
+    """
 
     table: Table
     columns: tuple[int, ...]
     predicate: Expression | None
     output: tuple[int, ...]
     filters: tuple[ScanFilter, ...] = ()
+    answered: Answered | None = None
     _units: dict[int, ScanUnits] = field(default_factory=dict, init=False, compare=False, repr=False)
     """What there is to read by the statistics alone, by how many rows are read together: a plan may run many times."""
 
@@ -101,10 +105,10 @@ class Scan:
     ) -> ScanUnits:
         rows = unit_rows(self.table, ctx)
         if filters or predicate is not self.predicate:
-            return plan_units(self.table, self.columns, predicate, filters, rows)
+            return plan_units(self.table, self.columns, predicate, filters, rows, self.answered)
         planned = self._units.get(rows)
         if planned is None:
-            planned = self._units[rows] = plan_units(self.table, self.columns, predicate, (), rows)
+            planned = self._units[rows] = plan_units(self.table, self.columns, predicate, (), rows, self.answered)
         return planned
 
     def _dictionaries(self) -> dict[int, SharedDictionary]:

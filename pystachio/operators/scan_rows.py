@@ -106,6 +106,11 @@ class RowReader:
         """Positions that are only put out."""
         return tuple(sorted(set(self.output) - set(self.first)))
 
+    @property
+    def narrows(self) -> bool:
+        """Whether the first rows will tell which units are needed: until then reading ahead may be in vain."""
+        return False
+
     def rules_out(self, unit: Unit) -> bool:
         """Whether nobody needs the unit's rows any more."""
         return False

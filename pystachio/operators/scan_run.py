@@ -97,6 +97,8 @@ class ScanRun:
         self._held: set[Reservation] = set()
         self._finished = 0
         self._dead = 0
+        self._begun = asyncio.Event()
+        """Some unit has been worked on."""
 
     async def run(self) -> None:
         if not self._units:
@@ -119,15 +121,16 @@ class ScanRun:
     async def _read_ahead(self, group: asyncio.TaskGroup) -> None:
         everything = tuple(sorted({*self._reader.first, *self._reader.rest}))
         for index, unit in enumerate(self._units):
-            if self._reader.rules_out(unit):
-                self._reader.skipped(unit)
-                self._ctx.metrics.count("bytes not read", _read_bytes(unit, everything, {}))
-                continue
             hot = {} if self._reader.hot is None else self._reader.hot.find(unit, everything)
             if len(hot) == len(everything):
                 self._ready.put(_HotUnit(unit, hot))
                 continue
+            if self._reader.narrows and index >= self._takers:
+                await self._begun.wait()
             cold = [position for position in everything if position not in hot]
+            if self._is_skipped(unit):
+                self._ctx.metrics.count("bytes not read", _read_bytes(unit, cold, {}))
+                continue
             split = self._reads_twice() and any(position in cold for position in self._reader.rest)
             chunks = self._reader.chunks
             stored = {} if chunks is None else await chunks.find(self._ctx, unit, cold)
@@ -139,6 +142,13 @@ class ScanRun:
             spread = self._spreads(index, unit)
             self._ready.put(_Fetch(unit, hot, stored, split, spread, nbytes, reservation, fetched))
         self._ready.close()
+
+    def _is_skipped(self, unit: Unit) -> bool:
+        """Whether the reader does not want the unit any more."""
+        if not self._reader.rules_out(unit):
+            return False
+        self._reader.skipped(unit)
+        return True
 
     async def _reserve(self, nbytes: int, tier: Tier) -> Reservation:
         reservation = await self._ctx.memory.reserve(nbytes, tier=tier, transient=True)
@@ -192,8 +202,8 @@ class ScanRun:
             with self._ctx.metrics.waiting(WaitReason.IO, fetch.unit.file.path, fetch.nbytes):
                 fetched = await fetch.fetched
             self._window.leave(fetch.nbytes)
-            if self._reader.rules_out(fetch.unit):
-                self._reader.skipped(fetch.unit)
+            if self._is_skipped(fetch.unit):
+                self._begun.set()
                 self._release(fetch.reservation)
                 continue
             rows = UnitRows(self._reader, fetch.unit, fetch.hot | fetched.columns)
@@ -213,9 +223,14 @@ class ScanRun:
                 self._ctx.metrics.count("bytes from memory", sum(map(column_nbytes, fetch.hot.values())))
             self._finished += 1
             self._dead += not rows.alive and not rows.survivors
+            self._begun.set()
             self._release(fetch.reservation)
 
-    async def _put_out_hot(self, taken: Sequence[_HotUnit]) -> None:
+    async def _put_out_hot(self, found: Sequence[_HotUnit]) -> None:
+        taken = [hot for hot in found if not self._is_skipped(hot.unit)]
+        if not taken:
+            self._begun.set()
+            return
         rows = [UnitRows(self._reader, hot.unit, hot.columns) for hot in taken]
         is_last = self._finished + len(taken) == len(self._units)
         await self._emit([hot.unit for hot in taken], lambda: self._hot_rows(rows), last=is_last)
@@ -223,6 +238,7 @@ class ScanRun:
         self._ctx.metrics.count("bytes from memory", nbytes)
         self._finished += len(taken)
         self._dead += sum(not each.survivors for each in rows)
+        self._begun.set()
 
     def _hot_rows(self, units: Iterable[UnitRows]) -> Iterator[ScanRows]:
         for rows in units:

@@ -6,7 +6,7 @@ Late materialisation: the sort keys are read first, then what the predicate read
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -19,9 +19,9 @@ from pystachio.operators.kernels.selection import slice_batch
 from pystachio.operators.operator import Output
 from pystachio.operators.placement import to_device
 from pystachio.operators.scan import Scan
-from pystachio.operators.scan_rows import RowReader, ScanRows
+from pystachio.operators.scan_rows import ScanRows
 from pystachio.operators.scan_run import ScanRun
-from pystachio.operators.scan_units import Unit, require_unchanged
+from pystachio.operators.scan_units import require_unchanged
 from pystachio.operators.sort import described
 from pystachio.operators.table import Table
 from pystachio.operators.top_n_rows import BestRows, CandidateReader, LateRows, best_first, numbers_of
@@ -64,50 +64,46 @@ class ScanTopN:
             return
         starts = np.cumsum([0, *(unit.rows for unit in planned.units[:-1])])
         numbers = {id(unit): int(start) for unit, start in zip(planned.units, starts, strict=True)}
+        directions = [Direction(key.descending, key.nulls_first) for key in self.keys]
+        best = BestRows(directions, self.offset + self.count)
+        candidates = CandidateReader.of(reader, self._positions, best, numbers)
+        missing = tuple(sorted(set(self.scan.output) - set(self._positions)))
+        late = LateRows(planned.units, starts, missing)
         with await ctx.memory.reserve(0) as reservation:
-            best = await self._best(ctx, reader, planned.units, numbers, reservation)
-            if best is None or best.length <= self.offset:
-                return
-            best = slice_batch(best, self.offset, best.length)
-            missing = tuple(sorted(set(self.scan.output) - set(self._positions)))
-            late = LateRows(numbers_of(best), planned.units, starts, missing)
+            sink = _Sink(ctx, candidates.offer, lambda: best.nbytes, reservation)
+            ordered = best_first(planned.units, self._positions[0], directions[0])
+            await ScanRun(ctx, sink, candidates, ordered, on_host=True).run()
             if missing:
-                ctx.metrics.count("rows fetched late", best.length)
+                chosen = await ctx.stream.run(self._after_offset, best)
+                if chosen is None:
+                    return
+                late.numbers = numbers_of(chosen)
+                ctx.metrics.count("rows fetched late", len(late.numbers))
                 fetching = replace(reader, predicate=None, filters=(), output=missing)
                 sink = _Sink(ctx, partial(late.take, numbers=numbers), lambda: best.nbytes + late.nbytes, reservation)
-                await ScanRun(ctx, sink, fetching, late.needed, on_host=True).run()
+                await ScanRun(ctx, sink, fetching, late.needed(), on_host=True).run()
             await reservation.resize(2 * (best.nbytes + late.nbytes))
             require_unchanged(self.table)
-            await out.emit(lambda: [to_device(self._joined(best, late), ctx.stream)], last=True)
+            await out.emit(lambda: (to_device(rows, ctx.stream) for rows in self._answer(best, late)), last=True)
 
     @property
     def _positions(self) -> tuple[int, ...]:
         """Of the keys among the scan's columns."""
         return tuple(self.scan.output[key.index] for key in self.keys)
 
-    async def _best(
-        self,
-        ctx: Context,
-        reader: RowReader,
-        units: Sequence[Unit],
-        numbers: dict[int, int],
-        reservation: Reservation,
-    ) -> Batch | None:
-        """The keys and numbers of the rows up to the last one wanted."""
-        directions = [Direction(key.descending, key.nulls_first) for key in self.keys]
-        best = BestRows(directions, self.offset + self.count)
-        candidates = CandidateReader.of(reader, self._positions, best, numbers)
-        ordered = best_first(units, self._positions[0], directions[0])
-        sink = _Sink(ctx, candidates.offer, lambda: best.nbytes, reservation)
-        await ScanRun(ctx, sink, candidates, ordered, on_host=True).run()
-        return await ctx.stream.run(best.taken)
+    def _after_offset(self, best: BestRows) -> Batch | None:
+        """The keys and numbers of the answer's rows, if it has any."""
+        rows = best.taken()
+        return None if rows is None or rows.length <= self.offset else slice_batch(rows, self.offset, rows.length)
 
-    def _joined(self, best: Batch, late: LateRows) -> Batch:
-        """The answer: keys from one side, all other columns from the other."""
-        found = dict(zip(self._positions, best.columns, strict=False))
-        if late.output:
-            found.update(zip(late.output, late.taken().columns, strict=True))
-        return Batch(tuple(found[position] for position in self.scan.output), best.length, None)
+    def _answer(self, best: BestRows, late: LateRows) -> Iterator[Batch]:
+        """Keys from one side, all other columns from the other."""
+        keys = self._after_offset(best)
+        if keys is not None:
+            found = dict(zip(self._positions, keys.columns, strict=False))
+            if late.output:
+                found.update(zip(late.output, late.taken().columns, strict=True))
+            yield Batch(tuple(found[position] for position in self.scan.output), keys.length, None)
 
 
 @dataclass(frozen=True, slots=True)

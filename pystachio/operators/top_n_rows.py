@@ -21,7 +21,7 @@ from pystachio.operators.column import BytesColumn, Column, FixedColumn
 from pystachio.operators.evaluate import select
 from pystachio.operators.kernels.ordering import Direction, sort_order
 from pystachio.operators.kernels.selection import concat_batches, plain, slice_column, take, take_batch
-from pystachio.operators.kernels.thresholds import KeyThreshold, Threshold
+from pystachio.operators.kernels.thresholds import KeyThreshold, Threshold, may_be_first
 from pystachio.operators.parquet_statistics import ChunkStatistics
 from pystachio.operators.scan_rows import Piece, RowReader, ScanRows, narrow
 from pystachio.operators.scan_units import Unit
@@ -50,11 +50,13 @@ class BestRows:
     threshold: Threshold | None = None
     _parts: list[Batch] = field(default_factory=list)
     _waiting: int = 0
+    _is_cut: bool = False
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def add(self, rows: Batch) -> None:
         with self._lock:
             self._parts.append(rows)
+            self._is_cut = False
             self._waiting += rows.length
             enough = max(_LEAST_WAITING, self.wanted) if self.threshold is not None else self.wanted
             if self._waiting >= enough:
@@ -63,7 +65,8 @@ class BestRows:
     def taken(self) -> Batch | None:
         """All of them, in order; None when there are none."""
         with self._lock:
-            self._cut()
+            if self._parts and not self._is_cut:
+                self._cut()
             return self._parts[0] if self._parts else None
 
     @property
@@ -73,14 +76,12 @@ class BestRows:
             return 2 * sum(part.nbytes for part in self._parts)
 
     def _cut(self) -> None:
-        self._waiting = 0
-        if not self._parts:
-            return
         whole = concat_batches(self._parts)
         ascending = Direction(descending=False, nulls_first=False)
         keys = [*zip(whole.columns, (*self.directions, ascending), strict=True)]
         best = take_batch(whole, sort_order(keys, whole.length)[: self.wanted])
-        self._parts = [best]
+        self._parts, self._is_cut = [best], True
+        self._waiting = 0
         if best.length == self.wanted:
             last = self.wanted - 1
             by_key = zip(best.columns[:-1], self.directions, strict=True)
@@ -134,6 +135,10 @@ class CandidateReader(RowReader):
         tested = {use.position for use in self.filters} | set(self.tested)
         return tuple(sorted(tested - set(self.keys)))
 
+    @property
+    def narrows(self) -> bool:
+        return True
+
     def rules_out(self, unit: Unit) -> bool:
         """Whether all rows of the unit are behind the threshold, by its statistics."""
         threshold = self.best.threshold
@@ -165,7 +170,7 @@ class CandidateReader(RowReader):
             else:
                 start, size = 0, _FIRST_ROWS
                 while start < unit.rows:
-                    stop = min(unit.rows, start + size)
+                    stop = unit.rows if self.best.threshold is not None else min(unit.rows, start + size)
                     self._add(rows, start, self._chosen(rows, start, stop))
                     start, size = stop, min(2 * size, max(_FIRST_ROWS, self.batch_rows))
 
@@ -224,9 +229,13 @@ class CandidateReader(RowReader):
             return
         rows.found(len(chosen))
         where = chosen + start
+        if len(chosen) > self.best.wanted:
+            key = take(rows.columns[self.keys[0]], where)
+            few = may_be_first(key, self.best.wanted, self.best.directions[0])
+            where = where if few is None else where.index_select(0, few)
         keys = [plain(take(rows.columns[position], where)) for position in self.keys]
         numbers = FixedColumn(pa.int64(), where + self.numbers[id(rows.unit.unit)])
-        self.best.add(Batch((*keys, numbers), len(chosen), None))
+        self.best.add(Batch((*keys, numbers), len(where), None))
 
 
 @dataclass(eq=False)
@@ -236,14 +245,13 @@ class LateRows:
     `numbers` (int64 [rows]) are those of the rows in the table, `starts` (ascending) of the `units`' first rows.
     """
 
-    numbers: np.ndarray
     units: Sequence[Unit]
     starts: np.ndarray
     output: tuple[int, ...]
+    numbers: np.ndarray = field(default_factory=lambda: np.empty(0, np.int64))
     _parts: list[tuple[np.ndarray, Batch]] = field(default_factory=list)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
-    @cached_property
     def needed(self) -> list[Unit]:
         """The units that the rows are in."""
         places = np.searchsorted(self.starts, self.numbers, side="right") - 1

@@ -9,7 +9,7 @@ import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from pystachio.operators.aggregate import aggregate
+from pystachio.operators.aggregate import PartialAggregate, aggregate
 from pystachio.operators.batch import Field, Schema
 from pystachio.operators.expressions import (
     AggregateCall,
@@ -28,6 +28,7 @@ from pystachio.operators.operator import Operator
 from pystachio.operators.pipeline import PhysicalPlan
 from pystachio.operators.project import Project as ProjectOperator
 from pystachio.operators.scan import Scan, ScanFilter
+from pystachio.operators.scan_statistics import from_statistics
 from pystachio.operators.scan_top_n import ScanTopN
 from pystachio.operators.sort import Sort as SortOperator
 from pystachio.operators.spool import Spool
@@ -228,6 +229,8 @@ class _Lowering:
             schema=_aggregate_schema(plan, calls, [names[key] for key in keys], names),
             grouping_sets=plan.grouping_sets,
         )
+        if isinstance(operator.input, PartialAggregate):
+            operator = replace(operator, input=from_statistics(operator.input))
         return _Lowered(operator, {position: position for position in range(len(plan.schema))})
 
     def _limit(self, plan: Limit, needed: Needed) -> _Lowered:

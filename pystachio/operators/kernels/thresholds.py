@@ -21,7 +21,7 @@ from pystachio.operators.column import (
     FixedColumn,
     WideDecimalColumn,
 )
-from pystachio.operators.kernels.ordering import Direction, ranks, values_by_rank
+from pystachio.operators.kernels.ordering import Direction, ordered_bits, ranks, values_by_rank
 from pystachio.operators.kernels.selection import plain, take
 from pystachio.operators.kernels.strings import arrow_view, index
 
@@ -150,6 +150,33 @@ class Threshold:
             before |= ties
         passing = np.flatnonzero(before)
         return None if len(passing) == len(before) else torch.from_numpy(passing)
+
+
+def may_be_first(column: Column, count: int, direction: Direction) -> torch.Tensor | None:
+    """int64 positions, ascending, of the rows that may be among the first `count` by this key; None where that is all
+    or is not cheap to say."""
+    if column.validity is not None or len(column) <= count:
+        return None
+    numbers = _numbers(column)
+    if numbers is None:
+        return None
+    place = len(numbers) - count if direction.descending else count - 1
+    limit = np.partition(numbers, place)[place]
+    found = np.flatnonzero(numbers >= limit if direction.descending else numbers <= limit)
+    return None if len(found) == len(numbers) else torch.from_numpy(found)
+
+
+def _numbers(column: Column) -> np.ndarray | None:
+    """Numbers that order as the values do."""
+    found: torch.Tensor | None = None
+    match column:
+        case FixedColumn(values=values):
+            found = ordered_bits(values) if values.dtype.is_floating_point else values
+        case DictionaryColumn(dictionary=Dictionary(values=BytesColumn())) if len(column.dictionary):
+            found = ranks(column.dictionary, column.codes.device).index_select(0, index(column.codes))
+        case _:
+            pass
+    return None if found is None else found.numpy()
 
 
 def _rank_of(dictionary: Dictionary, text: bytes) -> tuple[int, bool]:
