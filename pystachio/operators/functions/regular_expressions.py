@@ -11,28 +11,8 @@ import torch
 
 from pystachio.errors import InvalidRequest
 from pystachio.operators.column import BytesColumn, Column, FixedColumn
-from pystachio.operators.expressions import Literal
-from pystachio.operators.functions.function import Invocation, Kernel, Operand
-from pystachio.operators.functions.text import TextFunction, on_text
+from pystachio.operators.functions.text import or_else
 from pystachio.operators.kernels.regular_expressions import compile_expression
-from pystachio.operators.kernels.selection import plain
-
-
-def _or_else(quick: Callable[..., Column | None], function: TextFunction) -> Kernel:
-    """`quick` on strings of the host with constant parameters, where it answers; else `function` by Arrow."""
-    general = on_text(function)
-
-    def kernel(invocation: Invocation) -> Operand:
-        subject, *parameters = invocation.arguments
-        constants = [parameter.value for parameter in parameters if isinstance(parameter, Literal)]
-        if invocation.device.type == "cpu" and len(constants) == len(parameters) and not isinstance(subject, Literal):
-            texts = plain(subject)
-            found = quick(texts, *constants) if isinstance(texts, BytesColumn) else None
-            if found is not None:
-                return found
-        return general(invocation)
-
-    return kernel
 
 
 def _matches_quickly(texts: BytesColumn, pattern: str, flags: str = "") -> Column | None:
@@ -70,5 +50,5 @@ def _checked(run: Callable[[], pa.Array]) -> pa.Array:
         raise InvalidRequest(f"invalid regular expression: {error}") from error
 
 
-REGEXP_LIKE: Final = _or_else(_matches_quickly, _regexp_matches)
-REGEXP_REPLACE: Final = _or_else(_replaced_quickly, _regexp_replace)
+REGEXP_LIKE: Final = or_else(_matches_quickly, _regexp_matches)
+REGEXP_REPLACE: Final = or_else(_replaced_quickly, _regexp_replace)

@@ -11,6 +11,7 @@ import pyarrow.compute as pc
 
 from pystachio.errors import DataError, InvalidRequest
 from pystachio.operators.arrow import MAXIMUM_STRING_BYTES
+from pystachio.operators.column import BytesColumn, Column, FixedColumn
 from pystachio.operators.expressions import Literal
 from pystachio.operators.functions.function import (
     Function,
@@ -23,8 +24,9 @@ from pystachio.operators.functions.function import (
 )
 from pystachio.operators.functions.operands import column
 from pystachio.operators.functions.regular_expressions import REGEXP_LIKE, REGEXP_REPLACE
-from pystachio.operators.functions.text import from_array, on_text, text_of
+from pystachio.operators.functions.text import from_array, on_text, or_else, text_of
 from pystachio.operators.kernels import patterns
+from pystachio.operators.kernels.texts import text_lengths
 
 # Like PostgreSQL and DataFusion; a plan may name another escape character, or "" for none.
 _DEFAULT_ESCAPE: Final = "\\"
@@ -190,6 +192,11 @@ def _concatenate(
     return from_array(joined, invocation)
 
 
+def _lengths(texts: BytesColumn) -> Column | None:
+    lengths = text_lengths(texts)
+    return None if lengths is None else FixedColumn(pa.int64(), lengths)
+
+
 def _octet_length(values: pa.Array) -> pa.Array:
     return pc.binary_length(values)
 
@@ -209,7 +216,7 @@ FUNCTIONS: Final = (
     Function("substring", same_as_first, on_text(_substring)),
     Function("left", same_as_first, on_text(_left)),
     Function("right", same_as_first, on_text(_right)),
-    Function("char_length", _COUNT, on_text(pc.utf8_length)),
+    Function("char_length", _COUNT, or_else(_lengths, pc.utf8_length)),
     Function("octet_length", _COUNT, on_text(_octet_length)),
     Function("bit_length", _COUNT, on_text(lambda values: pc.multiply(pc.binary_length(values), 8))),
     Function("upper", same_as_first, on_text(pc.utf8_upper)),

@@ -290,6 +290,13 @@ class _Parser:
         return _Repeat(node, int(mark == "+"), 1 if mark == "?" else None, greedy)
 
 
+def _laid_out(members: bytes) -> bytes:
+    """A set as the library reads it."""
+    characters, others = members[:_OTHERS], members[_OTHERS]
+    is_all_but_one = others == 1 and characters.count(0) == 1
+    return characters + bytes(_OTHERS) + bytes((others, is_all_but_one, max(characters.find(0), 0)))
+
+
 def _named(letter: str) -> str:
     letters = "".join(map(chr, [*range(65, 91), *range(97, 123)])) if letter == "w" else ""
     return _CLASSES[letter] + letters
@@ -342,7 +349,8 @@ class _Writer:
         for place, (operation, *_) in enumerate(self.instructions):
             if operation == _RUN and self._needs_all(place):
                 self.instructions[place][0] = _ALL
-        return Expression(np.array(self.instructions, np.int32), b"".join(self.sets), self.texts, groups)
+        sets = b"".join(map(_laid_out, self.sets))
+        return Expression(np.array(self.instructions, np.int32), sets, self.texts, groups)
 
     def _needs_all(self, place: int) -> bool:
         """Whether what follows a run cannot begin with any character of it: then fewer of them would not match."""

@@ -196,6 +196,7 @@ def _declare_hashing(loaded: ctypes.CDLL) -> None:
         "find_texts": (pointer, pointer, pointer, number, pointer, number, pointer, pointer, pointer),
         "hash_texts": (pointer, pointer, number, pointer),
         "match_pieces": (pointer, pointer, number, number, pointer, pointer, number, pointer),
+        "text_lengths": (pointer, pointer, number, number, pointer),
         "regex_spans": (pointer, pointer, pointer, number, number, pointer),
         "ranges": (pointer, width, number, number, pointer, pointer, pointer),
         "ranges_of": (pointer, number, pointer, width, number, pointer, pointer),

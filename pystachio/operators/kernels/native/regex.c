@@ -4,7 +4,7 @@
 
 #include <string.h>
 
-enum { MOST_FRAMES = 512, MOST_SLOTS = 20, SET_BYTES = 129, STEPS_PER_BYTE = 64, LEAST_STEPS = 1 << 14 };
+enum { MOST_FRAMES = 512, MOST_SLOTS = 20, SET_BYTES = 259, OTHERS = 256, IS_ALL_BUT_ONE = 257, THE_ONE = 258, STEPS_PER_BYTE = 64, LEAST_STEPS = 1 << 14 };
 
 /* Where to go on after a failure. `low` >= 0: a run may give back characters down to there; UNDO: slot `at` was
  * `position`. */
@@ -34,7 +34,33 @@ static inline int32_t in_set(const uint8_t *set, const uint8_t *text, int32_t po
     if (position == length) return 0;
     uint8_t byte = text[position];
     if (byte < 0x80) return set[byte];
-    return set[0x80] ? character_bytes(text + position, length - position) : 0;
+    return set[OTHERS] ? character_bytes(text + position, length - position) : 0;
+}
+
+static int is_ascii(const uint8_t *text, int32_t bytes) {
+    uint64_t all = 0, word;
+    for (; bytes >= 8; bytes -= 8, text += 8) {
+        memcpy(&word, text, 8);
+        all |= word;
+    }
+    for (; bytes > 0; bytes--) all |= *text++;
+    return (all & 0x8080808080808080u) == 0;
+}
+
+/* Behind the last of the characters from `position` on that are in the set. */
+static int32_t run_end(const uint8_t *set, const uint8_t *text, int32_t position, int32_t length) {
+    if (set[IS_ALL_BUT_ONE]) {
+        const uint8_t *found = memchr(text + position, set[THE_ONE], (size_t)(length - position));
+        int32_t end = found == NULL ? length : (int32_t)(found - text);
+        if (is_ascii(text + position, end - position)) return end;
+    }
+    for (;;) {
+        while (position < length && set[text[position]]) position++;
+        if (position == length || text[position] < 0x80 || !set[OTHERS]) return position;
+        int32_t bytes = character_bytes(text + position, length - position);
+        if (bytes == 0) return position;
+        position += bytes;
+    }
 }
 
 static enum outcome match_at(const ps_re_program *program, const uint8_t *text, int32_t length, int32_t start,
@@ -61,11 +87,10 @@ static enum outcome match_at(const ps_re_program *program, const uint8_t *text, 
         case PS_RE_RUN:
         case PS_RE_ALL: {
             const uint8_t *set = program->sets + (int64_t)now->a * SET_BYTES;
-            int32_t low = position, bytes = 0;
+            int32_t low = position;
             if (now->b) low += in_set(set, text, position, length);
             failed = now->b && low == position;
-            int32_t end = low;
-            while ((bytes = in_set(set, text, end, length)) != 0) end += bytes;
+            int32_t end = failed ? low : run_end(set, text, low, length);
             *steps -= end - position;
             position = end;
             at++;

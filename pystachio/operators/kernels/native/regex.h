@@ -25,8 +25,9 @@ typedef struct {
     int32_t b;
 } ps_re_instruction;
 
-/* `sets` are 129 bytes each: whether each ASCII character is in it, then whether all others are. A program jumps only
- * forward or over instructions that match something. */
+/* `sets` are 259 bytes each: whether each ASCII character is in it (by byte, 0 for those from 128 on), whether all others
+ * are, whether everything but one ASCII character is, and which one that is. A program jumps only forward or over
+ * instructions that match something. */
 typedef struct {
     const ps_re_instruction *instructions;
     const uint8_t *sets;
