@@ -26,7 +26,7 @@ from pystachio.operators.parquet_statistics import ChunkStatistics
 from pystachio.operators.scan_rows import Piece, RowReader, ScanRows, narrow
 from pystachio.operators.scan_units import Unit
 
-_FIRST_ROWS: Final = 1 << 13
+_FIRST_ROWS: Final = 1 << 12
 """So many rows are tested before there is a threshold, then more and more."""
 
 _LEAST_WAITING: Final = 512
@@ -150,9 +150,8 @@ class CandidateReader(RowReader):
         )
 
     def skipped(self, unit: Unit) -> None:
-        if self.metrics is not None:
-            self.metrics.count(SKIPPED_GROUPS, len(unit.groups))
-            self.metrics.count(SKIPPED_ROWS, unit.rows)
+        self._count(SKIPPED_GROUPS, len(unit.groups))
+        self._count(SKIPPED_ROWS, unit.rows)
 
     def select(self, columns: dict[int, Column], start: int, stop: int) -> Piece:
         """The rows before the threshold, or that tie with it."""
@@ -172,6 +171,9 @@ class CandidateReader(RowReader):
                 while start < unit.rows:
                     stop = unit.rows if self.best.threshold is not None else min(unit.rows, start + size)
                     self._add(rows, start, self._chosen(rows, start, stop))
+                    if stop < unit.rows and self.rules_out(unit):
+                        self._count(SKIPPED_ROWS, unit.rows - stop)
+                        break
                     start, size = stop, min(2 * size, max(_FIRST_ROWS, self.batch_rows))
 
     def _chosen(self, rows: ScanRows, start: int, stop: int) -> torch.Tensor:
@@ -197,8 +199,7 @@ class CandidateReader(RowReader):
             self._keys.count(rows, rows if before is None else len(before))
         if before is None:
             return torch.arange(stop - start) if chosen is None else chosen
-        if self.metrics is not None:
-            self.metrics.count(SKIPPED_ROWS, rows - len(before))
+        self._count(SKIPPED_ROWS, rows - len(before))
         return before if chosen is None else chosen.index_select(0, before)
 
     def _passing(self, columns: dict[int, Column], start: int, stop: int, chosen: torch.Tensor | None) -> torch.Tensor:
@@ -222,6 +223,10 @@ class CandidateReader(RowReader):
             if use.is_useful:
                 chosen = narrow(chosen, use, slice_column(columns[use.position], start, stop))
         return torch.arange(length) if chosen is None else chosen
+
+    def _count(self, what: str, count: int) -> None:
+        if self.metrics is not None:
+            self.metrics.count(what, count)
 
     def _add(self, rows: ScanRows, start: int, chosen: torch.Tensor) -> None:
         assert rows.unit is not None

@@ -8,6 +8,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import cast
 
 from pystachio.operators.aggregate import PartialAggregate, aggregate
 from pystachio.operators.batch import Field, Schema
@@ -239,6 +240,15 @@ class _Lowering:
             case Project() as project if id(project) not in self._consumers:
                 below = replace(plan, input=project.input)
                 return self._project(replace(project, input=below), needed, ())
+            case Sort(input=Project() as project) as sort if self._is_top_n(plan, sort) and self._has_keys(
+                project, sort
+            ):
+                # Only the rows of the answer are worth computing.
+                keys = tuple(
+                    replace(key, index=cast(FieldReference, project.expressions[key.index]).index) for key in sort.keys
+                )
+                below = replace(plan, input=Sort(project.input, keys))
+                return self._project(replace(project, input=below), needed, ())
             case Sort() as sort if plan.count is not None and self._is_top_n(plan, sort):
                 source = self.lower(sort.input, needed | {key.index for key in sort.keys}, ())
                 keys = moved_keys(sort.keys, source.positions)
@@ -246,6 +256,11 @@ class _Lowering:
             case _:
                 source = self.lower(plan.input, needed, ())
                 return replace(source, operator=LimitOperator(source.operator, plan.offset, plan.count))
+
+    def _has_keys(self, project: Project, sort: Sort) -> bool:
+        """Whether the sort's keys are there before the projection."""
+        expressions = [project.expressions[key.index] for key in sort.keys]
+        return id(project) not in self._consumers and all(isinstance(e, FieldReference) for e in expressions)
 
     def _is_top_n(self, plan: Limit, sort: Sort) -> bool:
         small = plan.count is not None and plan.count + plan.offset <= _LARGEST_TOP_N

@@ -127,3 +127,43 @@ def test_row_groups_behind_a_threshold(
 ) -> None:
     threshold = KeyThreshold(value, Direction(descending, nulls_first))
     assert threshold.is_before(low, high, nulls, 10) is behind
+
+
+def test_expressions_are_computed_for_the_answer_only(tmp_path: Path) -> None:
+    rows = 300
+    columns = {"a": [n * 3 % 301 for n in range(rows)], "b": [10 if n % 3 else 0 for n in range(rows)]}
+    pq.write_table(pa.table(columns), tmp_path / "t.parquet")
+    with pystachio.connect(threads=1) as session:
+        session.register("t", tmp_path / "t.parquet")
+        result = session.sql("select b + 1 as more, a, b from t where a > 5 order by a, b desc limit 2 offset 1")
+        told = result.explain()
+        assert told.splitlines()[0].startswith("Project")
+        assert "TopN 2 after 1 by a, b desc of Scan t" in told
+        picked = sorted(((a, -b) for a, b in zip(columns["a"], columns["b"], strict=True) if a > 5))[1:3]
+        assert result.to_arrow().to_pylist() == [{"more": 1 - b, "a": a, "b": -b} for a, b in picked]
+
+
+def test_a_filter_of_a_join_and_a_scalar_go_with_it(tmp_path: Path) -> None:
+    rows = 60_000
+    facts = pa.table({"k": [n % 1000 for n in range(rows)], "v": [n * 7919 % 60_013 for n in range(rows)]})
+    pq.write_table(facts, tmp_path / "facts.parquet", row_group_size=5000)
+    with pystachio.connect(threads=2) as session:
+        session.register("facts", tmp_path / "facts.parquet")
+        sql = "select k, v from facts where v > (select min(v) + 100 from facts) order by v limit 4"
+        expected = sorted(v for v in facts["v"].to_pylist() if v > 100)[:4]
+        assert session.sql(sql).to_arrow()["v"].to_pylist() == expected
+
+
+def test_memory_is_given_back(tmp_path: Path) -> None:
+    rows = 200_000
+    pq.write_table(
+        pa.table({"a": list(range(rows)), "b": [f"text {n}" for n in range(rows)]}),
+        tmp_path / "t.parquet",
+        row_group_size=20_000,
+    )
+    with pystachio.connect(threads=2, memory="64MiB") as session:
+        session.register("t", tmp_path / "t.parquet")
+        for _ in range(3):
+            top = session.sql("select * from t order by b desc, a limit 50000").to_arrow()
+            expected = sorted(range(rows), key=lambda n: (f"text {n}", -n), reverse=True)[:50_000]
+            assert top["a"].to_pylist() == expected
