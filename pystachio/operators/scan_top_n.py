@@ -6,9 +6,11 @@ Late materialisation: the sort keys are read first, then what the predicate read
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import Final
 
 import numpy as np
 
@@ -28,6 +30,9 @@ from pystachio.operators.top_n_rows import BestRows, CandidateReader, LateRows, 
 from pystachio.runtime.channels import Receiver
 from pystachio.runtime.context import Context
 from pystachio.runtime.memory import Reservation
+
+_JOB_SECONDS: Final = 0.1
+"""A worker job pauses after this long, so that a plan can be cancelled and others get their turn."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,13 +116,31 @@ class _Sink:
     """`operator.Output` of a scan whose rows stay with this operator: `take` keeps `nbytes` of them."""
 
     ctx: Context
-    take: Callable[[Iterable[ScanRows]], None]
+    take: Callable[[ScanRows], None]
     nbytes: Callable[[], int]
     reservation: Reservation
 
     async def emit(self, produce: Callable[[], Iterable[Batch | ScanRows]], *, last: bool = False) -> None:
-        await self.ctx.stream.run(lambda: self.take(part for part in produce() if isinstance(part, ScanRows)))
-        await self.reservation.resize(self.nbytes())
+        parts = _produced(produce)
+        ended = False
+        while not ended:
+            ended = await self.ctx.stream.run(self._take_some, parts)
+            await self.reservation.resize(self.nbytes())
 
     async def send(self, batch: Batch) -> None:
         raise AssertionError("a scan emits its rows")
+
+    def _take_some(self, parts: Iterator[Batch | ScanRows]) -> bool:
+        """Until enough time has passed; True when there are no more."""
+        end = time.perf_counter() + _JOB_SECONDS
+        for part in parts:
+            assert isinstance(part, ScanRows)
+            self.take(part)
+            if time.perf_counter() >= end:
+                return False
+        return True
+
+
+def _produced(produce: Callable[[], Iterable[Batch | ScanRows]]) -> Iterator[Batch | ScanRows]:
+    """Made on the worker, not before."""
+    yield from produce()

@@ -7,7 +7,7 @@ lie behind it are not read, and of the others only rows before it are tested and
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
 from functools import cached_property
 from typing import Any, Final
@@ -157,24 +157,24 @@ class CandidateReader(RowReader):
         """The rows before the threshold, or that tie with it."""
         return Piece(start, stop, self._before(columns, start, stop, None, -1))
 
-    def offer(self, parts: Iterable[ScanRows]) -> None:
-        """Add the best rows; on a worker."""
-        for rows in parts:
-            assert rows.unit is not None
-            unit, piece = rows.unit.unit, rows.piece
-            if rows.is_tested:
-                self._add(rows, piece.start, self._passing(rows.columns, piece.start, piece.stop, piece.survivors))
-            elif self.rules_out(unit):
-                self.skipped(unit)
-            else:
-                start, size = 0, _FIRST_ROWS
-                while start < unit.rows:
-                    stop = unit.rows if self.best.threshold is not None else min(unit.rows, start + size)
-                    self._add(rows, start, self._chosen(rows, start, stop))
-                    if stop < unit.rows and self.rules_out(unit):
-                        self._count(SKIPPED_ROWS, unit.rows - stop)
-                        break
-                    start, size = stop, min(2 * size, max(_FIRST_ROWS, self.batch_rows))
+    def offer(self, rows: ScanRows) -> None:
+        """Add the best of them; on a worker."""
+        assert rows.unit is not None
+        unit, piece = rows.unit.unit, rows.piece
+        if rows.is_tested:
+            self._add(rows, piece.start, self._passing(rows.columns, piece.start, piece.stop, piece.survivors))
+            return
+        if self.rules_out(unit):
+            self.skipped(unit)
+            return
+        start, size = 0, _FIRST_ROWS
+        while start < unit.rows:
+            stop = unit.rows if self.best.threshold is not None else min(unit.rows, start + size)
+            self._add(rows, start, self._chosen(rows, start, stop))
+            if stop < unit.rows and self.rules_out(unit):
+                self._count(SKIPPED_ROWS, unit.rows - stop)
+                return
+            start, size = stop, min(2 * size, max(_FIRST_ROWS, self.batch_rows))
 
     def _chosen(self, rows: ScanRows, start: int, stop: int) -> torch.Tensor:
         """By the threshold first, unless the predicate is cheap and is known to leave fewer rows."""
@@ -262,16 +262,15 @@ class LateRows:
         places = np.searchsorted(self.starts, self.numbers, side="right") - 1
         return [self.units[place] for place in np.unique(places).tolist()]
 
-    def take(self, parts: Iterable[ScanRows], numbers: dict[int, int]) -> None:
-        """Keep the wanted rows of these; on a worker."""
-        for rows in parts:
-            assert rows.unit is not None
-            start = numbers[id(rows.unit.unit)] + rows.piece.start
-            found = np.flatnonzero((self.numbers >= start) & (self.numbers < start + rows.length))
-            where = torch.from_numpy(self.numbers[found] - start + rows.piece.start)
-            columns = tuple(take(rows.columns[position], where) for position in self.output)
-            with self._lock:
-                self._parts.append((found, Batch(columns, len(found), None)))
+    def take(self, rows: ScanRows, numbers: dict[int, int]) -> None:
+        """Keep the wanted ones of them; on a worker. `numbers` are those of the units' first rows, by their ids."""
+        assert rows.unit is not None
+        start = numbers[id(rows.unit.unit)] + rows.piece.start
+        found = np.flatnonzero((self.numbers >= start) & (self.numbers < start + rows.length))
+        where = torch.from_numpy(self.numbers[found] - start + rows.piece.start)
+        columns = tuple(take(rows.columns[position], where) for position in self.output)
+        with self._lock:
+            self._parts.append((found, Batch(columns, len(found), None)))
 
     def taken(self) -> Batch:
         """The columns `output` of all rows, in their order."""
