@@ -167,3 +167,21 @@ def test_memory_is_given_back(tmp_path: Path) -> None:
             top = session.sql("select * from t order by b desc, a limit 50000").to_arrow()
             expected = sorted(range(rows), key=lambda n: (f"text {n}", -n), reverse=True)[:50_000]
             assert top["a"].to_pylist() == expected
+
+
+def test_ties_stand_as_in_the_files(tmp_path: Path) -> None:
+    r = random.Random(5)
+    parts = [[(r.randrange(4), number * 10_000 + place) for place in range(3000)] for number in range(4)]
+    for number, part in enumerate(parts):
+        keys, rows = zip(*part, strict=True)
+        pq.write_table(
+            pa.table({"k": list(keys), "row": list(rows)}), tmp_path / f"{number}.parquet", row_group_size=700
+        )
+    everything = [row for part in parts for row in part]
+    with pystachio.connect(threads=2, batch_rows=500) as session:
+        session.register("t", tmp_path)
+        for direction, sign in (("", 1), (" desc", -1)):
+            for count in (5, 4000):
+                got = session.sql(f"select row from t order by k{direction} limit {count} offset 7").to_arrow()
+                expected = sorted(everything, key=lambda row: sign * row[0])[7 : 7 + count]
+                assert got["row"].to_pylist() == [row for _, row in expected]
