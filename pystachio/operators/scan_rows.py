@@ -115,8 +115,8 @@ class RowReader:
         """Whether nobody needs the unit's rows any more."""
         return False
 
-    def skipped(self, unit: Unit) -> None:
-        """A unit was ruled out."""
+    def skipped(self, unit: Unit, start: int, stop: int) -> None:
+        """These rows of the unit were ruled out."""
 
     def pieces(self, rows: int) -> list[tuple[int, int]]:
         """The unit's rows in equal parts of at most about `batch_rows`."""

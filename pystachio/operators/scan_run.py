@@ -128,7 +128,7 @@ class ScanRun:
             if self._reader.narrows and index >= self._takers:
                 await self._begun.wait()
             cold = [position for position in everything if position not in hot]
-            if self._is_skipped(unit):
+            if self._is_skipped(unit, Piece(0, unit.rows, None)):
                 self._ctx.metrics.count("bytes not read", _read_bytes(unit, cold, {}))
                 continue
             split = self._reads_twice() and any(position in cold for position in self._reader.rest)
@@ -143,11 +143,11 @@ class ScanRun:
             self._ready.put(_Fetch(unit, hot, stored, split, spread, nbytes, reservation, fetched))
         self._ready.close()
 
-    def _is_skipped(self, unit: Unit) -> bool:
-        """Whether the reader does not want the unit any more."""
+    def _is_skipped(self, unit: Unit, rows: Piece) -> bool:
+        """Whether the reader does not want these rows of the unit any more."""
         if not self._reader.rules_out(unit):
             return False
-        self._reader.skipped(unit)
+        self._reader.skipped(unit, rows.start, rows.stop)
         return True
 
     async def _reserve(self, nbytes: int, tier: Tier) -> Reservation:
@@ -202,7 +202,7 @@ class ScanRun:
             with self._ctx.metrics.waiting(WaitReason.IO, fetch.unit.file.path, fetch.nbytes):
                 fetched = await fetch.fetched
             self._window.leave(fetch.nbytes)
-            if self._is_skipped(fetch.unit):
+            if self._is_skipped(fetch.unit, Piece(0, fetch.unit.rows, None)):
                 self._begun.set()
                 self._release(fetch.reservation)
                 continue
@@ -227,7 +227,7 @@ class ScanRun:
             self._release(fetch.reservation)
 
     async def _put_out_hot(self, found: Sequence[_HotUnit]) -> None:
-        taken = [hot for hot in found if not self._is_skipped(hot.unit)]
+        taken = [hot for hot in found if not self._is_skipped(hot.unit, Piece(0, hot.unit.rows, None))]
         if not taken:
             self._begun.set()
             return

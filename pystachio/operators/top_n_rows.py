@@ -149,9 +149,9 @@ class CandidateReader(RowReader):
             key.is_before(known.low, known.high, known.nulls, rows) for known, rows in statistics_of(unit, self.keys[0])
         )
 
-    def skipped(self, unit: Unit) -> None:
-        self._count(SKIPPED_GROUPS, len(unit.groups))
-        self._count(SKIPPED_ROWS, unit.rows)
+    def skipped(self, unit: Unit, start: int, stop: int) -> None:
+        self._count(SKIPPED_GROUPS, len(unit.groups) if start == 0 else 0)
+        self._count(SKIPPED_ROWS, stop - start)
 
     def select(self, columns: dict[int, Column], start: int, stop: int) -> Piece:
         """The rows before the threshold, or that tie with it."""
@@ -165,14 +165,14 @@ class CandidateReader(RowReader):
             self._add(rows, piece.start, self._passing(rows.columns, piece.start, piece.stop, piece.survivors))
             return
         if self.rules_out(unit):
-            self.skipped(unit)
+            self.skipped(unit, piece.start, piece.stop)
             return
-        start, size = 0, _FIRST_ROWS
-        while start < unit.rows:
-            stop = unit.rows if self.best.threshold is not None else min(unit.rows, start + size)
+        start, size = piece.start, _FIRST_ROWS
+        while start < piece.stop:
+            stop = piece.stop if self.best.threshold is not None else min(piece.stop, start + size)
             self._add(rows, start, self._chosen(rows, start, stop))
-            if stop < unit.rows and self.rules_out(unit):
-                self._count(SKIPPED_ROWS, unit.rows - stop)
+            if stop < piece.stop and self.rules_out(unit):
+                self._count(SKIPPED_ROWS, piece.stop - stop)
                 return
             start, size = stop, min(2 * size, max(_FIRST_ROWS, self.batch_rows))
 
