@@ -37,6 +37,9 @@ from pystachio.runtime.slots import Slot
 _JOB_OUTPUT_BYTES = 16 << 20
 """A worker job pauses after this much output, so that a join that multiplies rows respects its channel's bound."""
 
+_FEW_REPLAYED_ROWS = 1 << 16
+"""So many rows of a spool go through a consumer's stages in one job."""
+
 _JOB_SECONDS = 0.1
 """And after this long, so that a plan can be cancelled and others get their turn."""
 
@@ -309,8 +312,11 @@ class _Builder:
             batches, held = await shared.wait()
             out = _PipeOutput(pipe, ctx)
             with suppress(NotWanted):  # this consumer has all it wanted; the others read on
-                for batch in batches:
-                    await out.send(batch)
+                if pipe.stage is not None and sum(batch.length for batch in batches) <= _FEW_REPLAYED_ROWS:
+                    await out.emit(lambda: batches, last=True)
+                else:
+                    for batch in batches:
+                        await out.send(batch)
             await pipe.producer_ended(ctx)
             held.release_one()
 

@@ -186,8 +186,9 @@ class ScanRows:
         if self.is_tested:
             yield self.reader.batch(self.columns, self.piece)
         else:
+            first = self.piece.start
             for start, stop in self.reader.pieces(self.length):
-                batch = self.reader.batch(self.columns, self.reader.select(self.columns, start, stop))
+                batch = self.reader.batch(self.columns, self.reader.select(self.columns, first + start, first + stop))
                 self.found(batch.length)
                 yield batch
 

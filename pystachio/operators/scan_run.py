@@ -35,8 +35,12 @@ _READ_AHEAD_BYTES = 8 << 20
 _READ_AHEAD_UNITS = 2
 """...but always these many units for each link, beyond one for each worker."""
 
-_FIRST_HOT_UNITS = 4
+_FIRST_HOT_PARTS = 4
 """So many go together before any has been worked on: the consumer may soon have all it wants."""
+
+_PARTS_PER_WORKER = 4
+_LEAST_PART_ROWS = 1 << 15
+"""Units in memory are cut into parts for each worker to have some, but not into smaller ones."""
 
 _TRIAL_UNITS = 4
 _OFTEN_DEAD = 0.2
@@ -53,11 +57,12 @@ class _Fetched:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _HotUnit:
-    """A unit of which everything is in memory: all columns that the scan reads, by position."""
+class _HotPart:
+    """Rows of a unit of which everything is in memory: all columns that the scan reads, by position."""
 
     unit: Unit
     columns: dict[int, Column]
+    rows: Piece
 
 
 @dataclass(slots=True, eq=False)
@@ -88,13 +93,17 @@ class ScanRun:
         self._reader = reader
         self._on_host = on_host or ctx.stream.device.type == "cpu"
         self._units = in_turns(units, ctx.transfers.link)
-        # One more than can run: none idles while a batch is handed over. A single worker keeps the file's order.
         workers = ctx.settings.workers
-        self._takers = min(workers + 1, len(units)) if workers > 1 else 1
+        rows = sum(unit.rows for unit in units)
+        self._part_rows = max(_LEAST_PART_ROWS, -(-rows // (_PARTS_PER_WORKER * workers)))
+        # One more than can run: none idles while a batch is handed over. A single worker keeps the file's order.
+        self._takers = min(workers + 1, max(len(units), rows // self._part_rows)) if workers > 1 else 1
         self._ready = _Ready(self._takers)
         links = len({ctx.transfers.link(unit.file.path) for unit in units})
         self._window = _Window(links * _READ_AHEAD_BYTES, self._takers + links * _READ_AHEAD_UNITS)
         self._held: set[Reservation] = set()
+        self._parts = len(units)
+        """Into how many parts the scan is cut: units, or parts of units that are in memory."""
         self._finished = 0
         self._dead = 0
         self._begun = asyncio.Event()
@@ -123,7 +132,7 @@ class ScanRun:
         for index, unit in enumerate(self._units):
             hot = {} if self._reader.hot is None else self._reader.hot.find(unit, everything)
             if len(hot) == len(everything):
-                self._ready.put(_HotUnit(unit, hot))
+                self._put_hot(unit, hot)
                 continue
             if self._reader.narrows and index >= self._takers:
                 await self._begun.wait()
@@ -149,6 +158,13 @@ class ScanRun:
             return False
         self._reader.skipped(unit, rows.start, rows.stop)
         return True
+
+    def _put_hot(self, unit: Unit, columns: dict[int, Column]) -> None:
+        parts = -(-unit.rows // self._part_rows)
+        self._parts += parts - 1
+        for part in range(parts):
+            rows = Piece(unit.rows * part // parts, unit.rows * (part + 1) // parts, None)
+            self._ready.put(_HotPart(unit, columns, rows))
 
     async def _reserve(self, nbytes: int, tier: Tier) -> Reservation:
         reservation = await self._ctx.memory.reserve(nbytes, tier=tier, transient=True)
@@ -226,29 +242,31 @@ class ScanRun:
             self._begun.set()
             self._release(fetch.reservation)
 
-    async def _put_out_hot(self, found: Sequence[_HotUnit]) -> None:
-        taken = [hot for hot in found if not self._is_skipped(hot.unit, Piece(0, hot.unit.rows, None))]
+    async def _put_out_hot(self, found: Sequence[_HotPart]) -> None:
+        taken = [part for part in found if not self._is_skipped(part.unit, part.rows)]
         if not taken:
             self._begun.set()
             return
-        rows = [UnitRows(self._reader, hot.unit, hot.columns) for hot in taken]
-        is_last = self._finished + len(taken) == len(self._units)
-        await self._emit([hot.unit for hot in taken], lambda: self._hot_rows(rows), last=is_last)
-        nbytes = sum(column_nbytes(column) for hot in taken for column in hot.columns.values())
+        rows = [UnitRows(self._reader, part.unit, part.columns) for part in taken]
+        is_last = self._finished + len(taken) == self._parts
+        pieces = [part.rows for part in taken]
+        await self._emit([part.unit for part in taken], lambda: self._hot_rows(rows, pieces), last=is_last)
+        whole = (part for part in taken if part.rows.start == 0)
+        nbytes = sum(column_nbytes(column) for part in whole for column in part.columns.values())
         self._ctx.metrics.count("bytes from memory", nbytes)
         self._finished += len(taken)
         self._dead += sum(not each.survivors for each in rows)
         self._begun.set()
 
-    def _hot_rows(self, units: Iterable[UnitRows]) -> Iterator[ScanRows]:
-        for rows in units:
-            yield ScanRows(self._reader, rows.columns, Piece(0, rows.unit.rows, None), is_tested=False, unit=rows)
+    def _hot_rows(self, units: Iterable[UnitRows], pieces: Iterable[Piece]) -> Iterator[ScanRows]:
+        for rows, piece in zip(units, pieces, strict=True):
+            yield ScanRows(self._reader, rows.columns, piece, is_tested=False, unit=rows)
 
     async def _put_out(
         self, rows: UnitRows, produce: Callable[[], Iterable[ScanRows]], *, is_whole: bool = True
     ) -> None:
         """Emit rows of the unit; `is_whole`: all that it has."""
-        await self._emit([rows.unit], produce, last=is_whole and self._finished + 1 == len(self._units))
+        await self._emit([rows.unit], produce, last=is_whole and self._finished + 1 == self._parts)
 
     async def _emit(self, units: Iterable[Unit], produce: Callable[[], Iterable[ScanRows]], *, last: bool) -> None:
         """Put out rows of the units, from the device where one computes."""
@@ -310,12 +328,12 @@ class _Ready:
 
     def __init__(self, takers: int) -> None:
         self._takers = takers
-        self._units: deque[_Fetch | _HotUnit] = deque()
+        self._units: deque[_Fetch | _HotPart] = deque()
         self._arrived = asyncio.Semaphore(0)
         """Counts at least the units that are here: of those taken together only one is subtracted."""
         self._closed = False
 
-    def put(self, unit: _Fetch | _HotUnit) -> None:
+    def put(self, unit: _Fetch | _HotPart) -> None:
         self._units.append(unit)
         self._arrived.release()
 
@@ -325,7 +343,7 @@ class _Ready:
         for _ in range(self._takers):
             self._arrived.release()
 
-    async def take(self, finished: int) -> _Fetch | list[_HotUnit] | None:
+    async def take(self, finished: int) -> _Fetch | list[_HotPart] | None:
         """The next one, or more; None at the end. `finished`: so many units have been worked on."""
         await self._arrived.acquire()
         while not self._units:
@@ -336,9 +354,9 @@ class _Ready:
         if isinstance(first, _Fetch):
             return first
         # Fewer and fewer towards the end, so that no worker idles.
-        most = min(_FIRST_HOT_UNITS + finished, len(self._units) // self._takers)
+        most = min(_FIRST_HOT_PARTS + finished, len(self._units) // self._takers)
         taken = [first]
-        while len(taken) < most and self._units and isinstance(following := self._units[0], _HotUnit):
+        while len(taken) < most and self._units and isinstance(following := self._units[0], _HotPart):
             taken.append(following)
             self._units.popleft()
         return taken

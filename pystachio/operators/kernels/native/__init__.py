@@ -14,7 +14,7 @@ from functools import cache
 from importlib.machinery import EXTENSION_SUFFIXES
 from pathlib import Path
 
-INTERFACE_VERSION = 8
+INTERFACE_VERSION = 9
 _NAME = "_native"
 
 LOWEST = -(2**63)
@@ -198,6 +198,7 @@ def _declare_hashing(loaded: ctypes.CDLL) -> None:
         "match_pieces": (pointer, pointer, number, number, pointer, pointer, number, pointer),
         "text_lengths": (pointer, pointer, number, number, pointer),
         "regex_spans": (pointer, pointer, pointer, number, number, pointer),
+        "find_ranks": (pointer, number, pointer, width, number, pointer),
         "ranges": (pointer, width, number, number, pointer, pointer, pointer),
         "ranges_of": (pointer, number, pointer, width, number, pointer, pointer),
         "gather_offsets": (pointer, number, pointer, width, number, pointer),
@@ -207,6 +208,7 @@ def _declare_hashing(loaded: ctypes.CDLL) -> None:
         "number_keys": (pointer, number, number, pointer, number, pointer, pointer, pointer),
         "number_texts": (*(pointer,) * 3, number, number, pointer, number, *(pointer,) * 4),
         "number_codes": (pointer, width, number, number, pointer, pointer, pointer),
+        "rank_codes": (pointer, width, number, number, pointer, pointer, pointer),
         "pairs": (pointer, pointer, number, pointer, number, number, pointer, pointer, pointer),
     }
     for name, types in (arguments | counting).items():

@@ -283,6 +283,7 @@ PS_CLONES static void run_from(ps_run *run, const ps_instruction *now, vector v,
         case PS_HASH_FIND:
             hash_find(n, INTEGERS(now->a), run->tables[now->b], now->x, INTEGERS(now->out));
             break;
+        case PS_RANK: rank(n, INTEGERS(now->a), run->tables[now->b], INTEGERS(now->out)); break;
         case PS_EXPAND:
         case PS_EXPAND_ALL: expand(run, now, v, bank, done); return;
         case PS_FLAG: {

@@ -50,6 +50,7 @@ enum ps_operation {
     PS_GATHER,      /* out = table[b][a + x], integers of `kind` */
     PS_GATHER_FLOAT,
     PS_HASH_FIND,   /* out = the number of key a, 0 for none: table b has x slots (hash.h) */
+    PS_RANK,        /* out = 1 + the rank of code a in table[b], 0 for none (ranks.h) */
     PS_EXPAND,      /* each row once for every p in [table[b][a], table[b][a + 1]), integers of `kind`; out = 1 + p, or
                        1 + table[c][p] where c >= 0; x and y as in PS_FILTER */
     PS_EXPAND_ALL,  /* the same, and rows without any p once, with out = 0 */
