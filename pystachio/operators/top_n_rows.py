@@ -267,6 +267,8 @@ class LateRows:
         assert rows.unit is not None
         start = numbers[id(rows.unit.unit)] + rows.piece.start
         found = np.flatnonzero((self.numbers >= start) & (self.numbers < start + rows.length))
+        if not len(found):
+            return
         where = torch.from_numpy(self.numbers[found] - start + rows.piece.start)
         columns = tuple(take(rows.columns[position], where) for position in self.output)
         with self._lock:
