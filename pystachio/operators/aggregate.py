@@ -19,7 +19,7 @@ from pystachio.operators.aggregate_fold import (
     without_rows,
     without_values,
 )
-from pystachio.operators.aggregate_parts import PARTS, Part, can_split, in_key_order, split_all
+from pystachio.operators.aggregate_parts import FEW_ROWS, Part, can_split, in_key_order, no_parts, split_all
 from pystachio.operators.aggregate_plan import AggregatePlan, partial_schema, plan_aggregate
 from pystachio.operators.batch import Batch, Schema
 from pystachio.operators.expressions import AggregateCall
@@ -57,7 +57,7 @@ _SMALLEST_GROUPED_BATCH: Final = 4096
 """Grouping a batch costs as much as merging this many rows with others."""
 
 _BATCHES_PASSED_THROUGH: Final = 7
-"""After a batch that did not shrink so many are not even tried."""
+"""After a batch that did not shrink so many are not even tried, after the next one twice as many, and so on."""
 
 
 def aggregate(
@@ -101,6 +101,7 @@ class _Gain:
     """Whether grouping batches pays. Threads may race here; the worst is a batch grouped in vain."""
 
     to_pass_through: int = 0
+    next_to_pass_through: int = _BATCHES_PASSED_THROUGH
 
     def should_reduce(self) -> bool:
         if self.to_pass_through > 0:
@@ -110,7 +111,10 @@ class _Gain:
 
     def record(self, rows: int, groups: int) -> None:
         if 2 * groups > rows:
-            self.to_pass_through = _BATCHES_PASSED_THROUGH
+            self.to_pass_through = self.next_to_pass_through
+            self.next_to_pass_through *= 2
+        else:
+            self.next_to_pass_through = _BATCHES_PASSED_THROUGH
 
 
 class KeptStates(Protocol):
@@ -168,7 +172,7 @@ class Aggregate:
                     waiting, parts = [], [Part([batch], is_merged=True) for batch in ordered]
                     del ordered
                 elif can_split(self.plan, ctx.stream.device) and (_are_many(waiting) or rows >= _SPLIT_ROWS):
-                    parts = [Part([]) for _ in range(PARTS)]
+                    parts = no_parts(rows)
             if not parts:
                 await self._put_out_at_once(ctx, waiting, out, reservation)
                 return
@@ -273,7 +277,11 @@ class Aggregate:
                 continue
             is_first = False
             if not parts and can_split(self.plan, device) and _are_many(waiting):
-                parts = [Part([]) for _ in range(PARTS)]
+                if waiting_rows < FEW_ROWS and waiting_bytes < _MERGE_BYTES:
+                    # Perhaps that was all.
+                    enough_rows = FEW_ROWS
+                    continue
+                parts = no_parts(2 * FEW_ROWS)
             if parts:
                 await self._split(ctx, waiting, parts, reservation)
                 shrank = await self._shrunk(ctx, parts, reservation)
@@ -297,7 +305,7 @@ class Aggregate:
             return
         await reservation.resize(reservation.nbytes + sum(batch.nbytes for batch in waiting))
         width = self.plan.group_width
-        pieces = await _together([ctx.stream.run(split_all, some, width) for some in _portions(waiting)])
+        pieces = await _together([ctx.stream.run(split_all, some, width, len(parts)) for some in _portions(waiting)])
         waiting.clear()
         for split in pieces:
             for part, batch in zip(parts, split, strict=True):

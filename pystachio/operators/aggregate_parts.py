@@ -24,8 +24,10 @@ from pystachio.operators.kernels.selection import concat_batches, plain, slice_b
 from pystachio.operators.kernels.strings import index
 from pystachio.operators.kernels.texts import hash_texts
 
-PART_BITS: Final = 5
-PARTS: Final = 1 << PART_BITS
+_PART_BITS: Final = 5
+_FEW_PART_BITS: Final = 3
+FEW_ROWS: Final = 1 << 21
+"""So many rows or fewer make fewer parts, each of which has its price."""
 
 
 @dataclass(slots=True, eq=False)
@@ -44,18 +46,23 @@ class Part:
         return sum(batch.nbytes for batch in self.batches)
 
 
+def no_parts(rows: int) -> list[Part]:
+    """As many as pay for about so many rows: a power of two."""
+    return [Part([]) for _ in range(1 << (_FEW_PART_BITS if rows <= FEW_ROWS else _PART_BITS))]
+
+
 def can_split(plan: AggregatePlan, device: torch.device) -> bool:
     """Whether parts pay: they are for the processors of a CPU, and strings are hashed in C."""
     return plan.group_width > 0 and device.type == "cpu" and native.library() is not None
 
 
-def split_all(batches: Sequence[Batch], width: int) -> list[Batch]:
-    """The rows of all batches by the value of their first `width` columns: PARTS batches."""
+def split_all(batches: Sequence[Batch], width: int, parts: int) -> list[Batch]:
+    """The rows of all batches by the value of their first `width` columns: `parts` (a power of two) batches."""
     batch = concat_batches(batches)
     hashes = torch.zeros(batch.length, dtype=torch.int64)
     for column in batch.columns[:width]:
         mix_hashes(hashes, _integers(column), column.validity)
-    edges, order = rows_by_part(hashes, PART_BITS)
+    edges, order = rows_by_part(hashes, parts.bit_length() - 1)
     ordered = take_batch(batch, order)
     return [slice_batch(ordered, start, stop) for start, stop in pairwise(edges)]
 
