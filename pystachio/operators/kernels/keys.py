@@ -13,7 +13,7 @@ import torch
 
 from pystachio.operators.column import BytesColumn, Column
 from pystachio.operators.kernels import hash_table
-from pystachio.operators.kernels.key_parts import SPAN_LIMIT, Digits, KeyPart, parts_of, prepared
+from pystachio.operators.kernels.key_parts import SPAN_LIMIT, Digits, KeyPart, parts_among_themselves, parts_of, prepared
 from pystachio.operators.kernels.numbering import HashTable
 from pystachio.operators.kernels.strings import numbered
 
@@ -98,8 +98,8 @@ def group_words(columns: Sequence[Column]) -> list[KeyCodes]:
     columns = [numbered(c) if isinstance(c, BytesColumn) else prepared(c) for c in columns]
     words: list[KeyCodes] = []
     packed: KeyCodes | None = None
-    for position, part in _all_parts(columns, (True,) * len(columns)):
-        digits = part.encode(columns[position])
+    for column, part in [(column, part) for column in columns for part in parts_among_themselves(column)]:
+        digits = part.encode(column)
         if digits.span is None:
             words.append(KeyCodes(digits.values, None, exact=True))
         elif packed is None or packed.span is None or packed.span * digits.span >= SPAN_LIMIT:
