@@ -93,7 +93,8 @@ class PartialAggregate:
         return f"PartialAggregate {_described(self.plan, self.schema)}"
 
     async def open(self, ctx: Context, builds: tuple[Receiver[Batch], ...]) -> PartialFold:
-        return PartialFold(self.plan, ctx.stream.device, ctx.settings.direct_addressing)
+        gains = tuple(_Gain() for _ in range(len(self.plan.lists) if self.plan.tagged else 1))
+        return PartialFold(self.plan, ctx.stream.device, ctx.settings.direct_addressing, gains)
 
 
 @dataclass(slots=True)
@@ -125,23 +126,28 @@ class KeptStates(Protocol):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PartialFold:
-    """An opened PartialAggregate. `kept`: what programs folded in its place (`operators.fusion`)."""
+    """An opened PartialAggregate. `gains`: of all rows, or of each list of distinct values where there are several.
+    `kept`: what programs folded in its place (`operators.fusion`)."""
 
     plan: AggregatePlan
     device: torch.device
     allow_direct: bool
-    gain: _Gain = field(default_factory=_Gain)
+    gains: tuple[_Gain, ...]
     kept: list[KeptStates] = field(default_factory=list)
 
     def process(self, batch: Batch) -> Iterator[Batch]:
         large = batch.length >= _SMALLEST_GROUPED_BATCH
-        reduce = self.plan.group_width == 0 or (large and self.gain.should_reduce())
-        groups = 0
+        tried = [large and gain.should_reduce() for gain in self.gains]
+        reduce = tried if self.plan.group_width else [True]
+        groups = []
         for part in partial_batches(self.plan, batch, self.device, reduce=reduce, allow_direct=self.allow_direct):
-            groups += part.length
+            groups.append(part.length)
             yield part
-        if reduce and self.plan.group_width and len(self.plan.sets) <= 1 and not self.plan.tagged:
-            self.gain.record(batch.length, groups)
+        if len(self.plan.sets) <= 1:
+            # Before those of lists of distinct values come the other states.
+            for gain, was_tried, count in zip(self.gains, tried, groups[self.plan.tagged :], strict=True):
+                if was_tried:
+                    gain.record(batch.length, count)
 
     def finish(self) -> Iterator[Batch] | None:
         return chain.from_iterable(kept.finish() for kept in self.kept) if self.kept else None
@@ -172,11 +178,12 @@ class Aggregate:
                     waiting, parts = [], [Part([batch], is_merged=True) for batch in ordered]
                     del ordered
                 elif can_split(self.plan, ctx.stream.device) and (_are_many(waiting) or rows >= _SPLIT_ROWS):
-                    parts = no_parts(rows)
+                    parts = no_parts(self.plan, rows)
             if not parts:
                 await self._put_out_at_once(ctx, waiting, out, reservation)
                 return
             await self._split(ctx, waiting, parts, reservation)
+            parts = [part for part in parts if part.rows] or parts[:1]
             # What is cut from common memory stays until all parts are done; a lane has its copy and its result.
             nbytes = [part.nbytes for part in parts]
             await reservation.resize(sum(nbytes) + 2 * _LANES * max(nbytes, default=0))
@@ -281,7 +288,7 @@ class Aggregate:
                     # Perhaps that was all.
                     enough_rows = FEW_ROWS
                     continue
-                parts = no_parts(2 * FEW_ROWS)
+                parts = no_parts(self.plan, 2 * FEW_ROWS)
             if parts:
                 await self._split(ctx, waiting, parts, reservation)
                 shrank = await self._shrunk(ctx, parts, reservation)
@@ -304,8 +311,9 @@ class Aggregate:
         if not waiting:
             return
         await reservation.resize(reservation.nbytes + sum(batch.nbytes for batch in waiting))
-        width = self.plan.group_width
-        pieces = await _together([ctx.stream.run(split_all, some, width, len(parts)) for some in _portions(waiting)])
+        pieces = await _together(
+            [ctx.stream.run(split_all, self.plan, some, len(parts)) for some in _portions(waiting)]
+        )
         waiting.clear()
         for split in pieces:
             for part, batch in zip(parts, split, strict=True):
@@ -319,16 +327,16 @@ class Aggregate:
         # The parts, their concatenation and the result exist at once.
         await reservation.resize(3 * sum(part.nbytes for part in parts))
         device, direct = ctx.stream.device, ctx.settings.direct_addressing
-        rows = parts[0].rows
-        merging, shrinks = parts[:1], False
+        model = max(parts, key=lambda part: part.rows)
+        rows, merging, shrinks = model.rows, [model], False
         while merging:
             wholes = await _together(
                 [ctx.stream.run(self._merged_part, part, device, allow_direct=direct) for part in merging]
             )
             for part, whole in zip(merging, wholes, strict=True):
                 part.batches, part.is_merged = [whole], True
-            shrinks = 2 * parts[0].rows <= rows
-            merging = parts[1:] if shrinks and merging[0] is parts[0] else []
+            shrinks = 2 * model.rows <= rows
+            merging = [part for part in parts if part is not model] if shrinks and merging == [model] else []
         await reservation.resize(sum(part.nbytes for part in parts))
         return shrinks
 

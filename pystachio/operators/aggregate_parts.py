@@ -28,6 +28,7 @@ _PART_BITS: Final = 5
 _FEW_PART_BITS: Final = 3
 FEW_ROWS: Final = 1 << 21
 """So many rows or fewer make fewer parts, each of which has its price."""
+_MOST_TAGS: Final = 8
 
 
 @dataclass(slots=True, eq=False)
@@ -46,9 +47,15 @@ class Part:
         return sum(batch.nbytes for batch in self.batches)
 
 
-def no_parts(rows: int) -> list[Part]:
-    """As many as pay for about so many rows: a power of two."""
-    return [Part([]) for _ in range(1 << (_FEW_PART_BITS if rows <= FEW_ROWS else _PART_BITS))]
+def no_parts(plan: AggregatePlan, rows: int) -> list[Part]:
+    """As many as pay for about so many rows: a power of two for each tag."""
+    parts = _tags(plan) << (_FEW_PART_BITS if rows <= FEW_ROWS else _PART_BITS)
+    return [Part([]) for _ in range(parts)]
+
+
+def _tags(plan: AggregatePlan) -> int:
+    """Rows of different tags are of different groups, and each part is narrower if it has those of one only."""
+    return len(plan.lists) + 1 if plan.tagged and len(plan.lists) < _MOST_TAGS else 1
 
 
 def can_split(plan: AggregatePlan, device: torch.device) -> bool:
@@ -56,13 +63,18 @@ def can_split(plan: AggregatePlan, device: torch.device) -> bool:
     return plan.group_width > 0 and device.type == "cpu" and native.library() is not None
 
 
-def split_all(batches: Sequence[Batch], width: int, parts: int) -> list[Batch]:
-    """The rows of all batches by the value of their first `width` columns: `parts` (a power of two) batches."""
-    batch = concat_batches(batches)
+def split_all(plan: AggregatePlan, batches: Sequence[Batch], parts: int) -> list[Batch]:
+    """The rows of all batches by the values of their groups, as batches: one for each of the `no_parts`."""
+    batch, tags = concat_batches(batches), _tags(plan)
     hashes = torch.zeros(batch.length, dtype=torch.int64)
-    for column in batch.columns[:width]:
+    for column in batch.columns[: plan.group_width]:
         mix_hashes(hashes, _integers(column), column.validity)
-    edges, order = rows_by_part(hashes, parts.bit_length() - 1)
+    tag: torch.Tensor | None = None
+    if tags > 1:
+        known = batch.columns[plan.key_width]
+        assert isinstance(known, FixedColumn)
+        tag = known.values
+    edges, order = rows_by_part(hashes, (parts // tags).bit_length() - 1, tag, tags)
     ordered = take_batch(batch, order)
     return [slice_batch(ordered, start, stop) for start, stop in pairwise(edges)]
 

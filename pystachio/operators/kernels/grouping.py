@@ -150,6 +150,8 @@ def _is_determined(text: BytesColumn, grouping: Grouping) -> bool:
 
 def _by_codes(keys: Sequence[Column], rows: int, device: torch.device, allow_direct: bool) -> Grouping:
     words = group_words(keys)
+    if not words:
+        words = [KeyCodes(torch.zeros(rows, dtype=torch.int32, device=device), 1, exact=True)]
     if len(words) > 1:
         numbers, first, counts = primitives(device).number_words([word.values.to(torch.int64) for word in words])
         return Grouping(rows, numbers, first.shape[0], None, first, device, counts)

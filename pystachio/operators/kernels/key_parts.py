@@ -179,6 +179,8 @@ def parts_of(column: Column, null_equal: bool) -> tuple[KeyPart, ...]:
 
 def parts_among_themselves(column: Column) -> tuple[KeyPart, ...]:
     """`parts_of` with NULLs equal, for a column that meets no other: NULL may be a number that it does not have."""
+    if column.validity is not None and not primitives(column.validity.device).any_true(column.validity):
+        return ()
     match parts_of(column, null_equal=True):
         case NullPart(), RawPart(form=RawForm.BITS):
             return (RawPart(RawForm.BITS, null_digit=True, null=_OTHER_NAN),)

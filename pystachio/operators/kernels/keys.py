@@ -94,7 +94,8 @@ def encode_build(columns: Sequence[Column], null_equal: Sequence[bool]) -> tuple
 
 
 def group_words(columns: Sequence[Column]) -> list[KeyCodes]:
-    """Codes of rows among themselves: rows are equal, NULL being equal to NULL, where all of these are."""
+    """Codes of rows among themselves: rows are equal, NULL being equal to NULL, where all of these are. There are none
+    where all columns are NULL."""
     columns = [numbered(c) if isinstance(c, BytesColumn) else prepared(c) for c in columns]
     words: list[KeyCodes] = []
     packed: KeyCodes | None = None

@@ -24,11 +24,26 @@ def mix_hashes(hashes: torch.Tensor, values: torch.Tensor, validity: torch.Tenso
     assert status == native.Status.OK, "widths of integers"
 
 
-def rows_by_part(hashes: torch.Tensor, bits: int) -> tuple[list[int], torch.Tensor]:
-    """Where the rows of each of the 2^bits parts begin, and the end; the rows (int32) in that order."""
+def rows_by_part(
+    hashes: torch.Tensor, bits: int, above: torch.Tensor | None = None, most: int = 1
+) -> tuple[list[int], torch.Tensor]:
+    """Where the rows of each part begin, and the end; the rows (int32) in that order.
+
+    There are 2^bits parts for each number in [0, `most`), which `above` (int32 [rows]) are.
+    """
     library = native.library()
     assert library is not None
-    offsets = torch.empty((1 << bits) + 1, dtype=torch.int32)
+    parts = most << bits
+    offsets = torch.empty(parts + 1, dtype=torch.int32)
     order = torch.empty(len(hashes), dtype=torch.int32)
-    library.pystachio_split_rows(hashes.data_ptr(), len(hashes), bits, offsets.data_ptr(), order.data_ptr())
+    above = None if above is None else above.to(torch.int32).contiguous()
+    library.pystachio_split_rows(
+        hashes.data_ptr(),
+        None if above is None else above.data_ptr(),
+        len(hashes),
+        bits,
+        parts,
+        offsets.data_ptr(),
+        order.data_ptr(),
+    )
     return offsets.tolist(), order

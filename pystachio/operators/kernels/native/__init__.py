@@ -196,7 +196,7 @@ def _declare_hashing(loaded: ctypes.CDLL) -> None:
         "gather_offsets": (pointer, number, pointer, width, number, pointer),
         "gather_bytes": (pointer, pointer, number, pointer, width, number, pointer, pointer, number),
         "mix_hashes": (pointer, width, pointer, number, pointer),
-        "split_rows": (pointer, number, width, pointer, pointer),
+        "split_rows": (pointer, pointer, number, width, width, pointer, pointer),
         "group_extremes": (pointer, width, pointer, width, number, width, pointer),
     }
     counting = {

@@ -32,19 +32,29 @@ PS_CLONES int32_t pystachio_mix_hashes(const void *values, int32_t width, const 
     }
 }
 
-void pystachio_split_rows(const uint64_t *hashes, int64_t rows, int32_t bits, int32_t *offsets, int32_t *order) {
-    int32_t next[256], parts = 1 << bits;
-    uint64_t mask = (uint64_t)parts - 1;
+PS_INLINE void split_rows(const uint64_t *hashes, const int32_t *above, int64_t rows, int32_t bits, int32_t parts,
+                          int32_t *offsets, int32_t *order) {
+#define PART(I) ((hashes[I] >> PART_SHIFT & mask) | (above == NULL ? 0 : (uint64_t)above[I] << bits))
+    int32_t next[PS_MOST_PARTS], used = 0;
+    uint64_t mask = ((uint64_t)1 << bits) - 1;
     memset(next, 0, sizeof next);
-    for (int64_t i = 0; i < rows; i++) next[hashes[i] >> PART_SHIFT & mask]++;
-    int32_t used = 0;
+    for (int64_t i = 0; i < rows; i++) next[PART(i)]++;
     for (int32_t part = 0; part < parts; part++) {
         int32_t size = next[part];
         offsets[part] = next[part] = used;
         used += size;
     }
     offsets[parts] = used;
-    for (int64_t i = 0; i < rows; i++) order[next[hashes[i] >> PART_SHIFT & mask]++] = (int32_t)i;
+    for (int64_t i = 0; i < rows; i++) order[next[PART(i)]++] = (int32_t)i;
+#undef PART
+}
+
+void pystachio_split_rows(const uint64_t *hashes, const int32_t *above, int64_t rows, int32_t bits, int32_t parts,
+                          int32_t *offsets, int32_t *order) {
+    if (above == NULL)
+        split_rows(hashes, NULL, rows, bits, parts, offsets, order);
+    else
+        split_rows(hashes, above, rows, bits, parts, offsets, order);
 }
 
 PS_INLINE int64_t number_rows(const int64_t *const *words, int32_t width, int64_t row, int64_t rows, uint64_t *slots,

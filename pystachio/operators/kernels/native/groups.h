@@ -9,10 +9,13 @@
 PS_EXPORT int32_t pystachio_mix_hashes(const void *values, int32_t width, const uint8_t *validity, int64_t rows,
                                        uint64_t *hashes);
 
-/* order[] are the rows by parts of their hashes, those of one part as they stand; part p's begin at offsets[p].
- * There are 2^bits parts, at most 256, and less than 2^31 rows. */
-PS_EXPORT void pystachio_split_rows(const uint64_t *hashes, int64_t rows, int32_t bits, int32_t *offsets,
-                                    int32_t *order);
+/* order[] are the rows by parts, those of one part as they stand; part p's begin at offsets[p] (parts + 1 numbers). A
+ * row's part has `bits` bits of its hash, and above[] (NULL: 0) above them. There are at most PS_MOST_PARTS parts, and
+ * less than 2^31 rows. */
+PS_EXPORT void pystachio_split_rows(const uint64_t *hashes, const int32_t *above, int64_t rows, int32_t bits,
+                                    int32_t parts, int32_t *offsets, int32_t *order);
+
+#define PS_MOST_PARTS 256
 
 /* As pystachio_number_keys (hash.h) for keys of `width` words, at most PS_MOST_WORDS: word w of row i is words[w][i].
  * Slots are those of strings, `pystachio_grow_texts` moves them. `known` holds the words of each group, `width` times
