@@ -174,7 +174,7 @@ def _of_list(
     reduce: bool,
     allow_direct: bool,
 ) -> Batch:
-    """The distinct values of one list (with `reduce` once each); `whole` has the keys before the batch's own columns."""
+    """The distinct values of one list, with `reduce` once each; `whole` has the keys before the batch's columns."""
     passing = passing_rows(None if listed.filter is None else whole.columns[key_count + listed.filter])
     if passing is not None:
         whole = take_batch(whole, primitives(device).indices_of_true(passing))

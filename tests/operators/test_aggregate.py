@@ -140,11 +140,17 @@ def call(function: str, argument: int | None, names: list[str], **options: Any) 
     return AggregateCall(function, () if argument is None else (argument,), type_, **options)
 
 
+@pytest.mark.parametrize("many", [False, True])
 @pytest.mark.parametrize("seed", range(150))
-def test_against_python(harness: Any, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_against_python(harness: Any, seed: int, many: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`many`: with thresholds that send few rows the way of many."""
     r = random.Random(seed)
-    monkeypatch.setattr("pystachio.operators.aggregate._SMALLEST_GROUPED_BATCH", r.choice([0, 5, 4096]))
-    monkeypatch.setattr("pystachio.operators.aggregate._MERGE_ROWS", r.choice([1, 10, 1 << 20]))
+    thresholds = {"_SMALLEST_GROUPED_BATCH": r.choice([0, 5, 4096]), "_MERGE_ROWS": r.choice([1, 10, 1 << 20])}
+    if many:
+        thresholds |= {"_MANY_ROWS": r.choice([1, 3]), "_SPLIT_ROWS": 1, "_ORDERED_ROWS": r.choice([1, 1 << 20])}
+        thresholds |= {"FEW_ROWS": r.choice([0, 20]), "_PORTION_ROWS": r.choice([1, 20]), "_BATCHES_PASSED_THROUGH": 1}
+    for name, threshold in thresholds.items():
+        monkeypatch.setattr(aggregate_module, name, threshold)
     names = [r.choice(list(COLUMNS)) for _ in range(r.choice([0, 1, 1, 2, 3]))]
     keys = tuple(range(len(names)))
     names = [*names, "bool", *(r.choice(list(COLUMNS)) for _ in range(3))]

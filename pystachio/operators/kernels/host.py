@@ -112,9 +112,7 @@ def group_rows(codes: torch.Tensor, slots: int) -> tuple[torch.Tensor, torch.Ten
     return counts, last
 
 
-def group_extremes(
-    values: torch.Tensor, codes: torch.Tensor, start: torch.Tensor, *, largest: bool
-) -> torch.Tensor:
+def group_extremes(values: torch.Tensor, codes: torch.Tensor, start: torch.Tensor, *, largest: bool) -> torch.Tensor:
     """[slots]: the largest or smallest of `start` [slots] and the integer `values` of that dtype with the slot's code.
     `start` is given up."""
     library = native.library()

@@ -13,7 +13,14 @@ import torch
 
 from pystachio.operators.column import BytesColumn, Column
 from pystachio.operators.kernels import hash_table
-from pystachio.operators.kernels.key_parts import SPAN_LIMIT, Digits, KeyPart, parts_among_themselves, parts_of, prepared
+from pystachio.operators.kernels.key_parts import (
+    SPAN_LIMIT,
+    Digits,
+    KeyPart,
+    parts_among_themselves,
+    parts_of,
+    prepared,
+)
 from pystachio.operators.kernels.numbering import HashTable
 from pystachio.operators.kernels.strings import numbered
 
@@ -99,7 +106,7 @@ def group_words(columns: Sequence[Column]) -> list[KeyCodes]:
     columns = [numbered(c) if isinstance(c, BytesColumn) else prepared(c) for c in columns]
     words: list[KeyCodes] = []
     packed: KeyCodes | None = None
-    for column, part in [(column, part) for column in columns for part in parts_among_themselves(column)]:
+    for column, part in [(key, part) for key in columns for part in parts_among_themselves(key)]:
         digits = part.encode(column)
         if digits.span is None:
             words.append(KeyCodes(digits.values, None, exact=True))

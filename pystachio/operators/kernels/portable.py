@@ -90,9 +90,7 @@ def group_rows(codes: torch.Tensor, slots: int) -> tuple[torch.Tensor, torch.Ten
     return torch.bincount(ids, minlength=slots), holders.scatter_(0, ids, numbers)
 
 
-def group_extremes(
-    values: torch.Tensor, codes: torch.Tensor, start: torch.Tensor, *, largest: bool
-) -> torch.Tensor:
+def group_extremes(values: torch.Tensor, codes: torch.Tensor, start: torch.Tensor, *, largest: bool) -> torch.Tensor:
     """[slots]: the largest or smallest of `start` [slots] and the integer `values` of that dtype with the slot's code.
     `start` is given up."""
     return start.scatter_reduce_(0, codes.to(torch.int64), values, "amax" if largest else "amin")
