@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Coroutine, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
-from itertools import chain
-from typing import Any, ClassVar, Final, Protocol, TypeVar
+from typing import Any, Final, TypeVar
 
 import torch
 
@@ -15,12 +14,12 @@ from pystachio.operators.aggregate_fold import (
     finished,
     finished_together,
     merged,
-    partial_batches,
     without_rows,
     without_values,
 )
+from pystachio.operators.aggregate_partial import PartialAggregate, described
 from pystachio.operators.aggregate_parts import FEW_ROWS, Part, can_split, in_key_order, no_parts, split_all
-from pystachio.operators.aggregate_plan import AggregatePlan, partial_schema, plan_aggregate
+from pystachio.operators.aggregate_plan import AggregatePlan, plan_aggregate
 from pystachio.operators.batch import Batch, Schema
 from pystachio.operators.expressions import AggregateCall
 from pystachio.operators.kernels.selection import slice_batch
@@ -53,12 +52,6 @@ _LANES: Final = 4
 _SMALL_BYTES: Final = 1 << 20
 """Up to here the memory of a merge is not worth a job of its own, after which it could be given back."""
 
-_SMALLEST_GROUPED_BATCH: Final = 4096
-"""Grouping a batch costs as much as merging this many rows with others."""
-
-_BATCHES_PASSED_THROUGH: Final = 7
-"""After a batch that did not shrink so many are not even tried, after the next one twice as many, and so on."""
-
 
 def aggregate(
     input: Operator,
@@ -70,87 +63,6 @@ def aggregate(
     """The physical form of `planner.logical.Aggregate`. Raises Unsupported for an unknown aggregate function."""
     plan = plan_aggregate(input.schema, keys, calls, grouping_sets)
     return Aggregate(PartialAggregate(input, plan), plan, schema)
-
-
-@dataclass(frozen=True, slots=True)
-class PartialAggregate:
-    """Streaming: each batch by itself as partial states, in the layout of `aggregate_plan`."""
-
-    input: Operator
-    plan: AggregatePlan
-
-    prefers_large_batches: ClassVar[bool] = True
-
-    @property
-    def inputs(self) -> tuple[Operator, ...]:
-        return (self.input,)
-
-    @property
-    def schema(self) -> Schema:
-        return partial_schema(self.plan, self.input.schema)
-
-    def label(self) -> str:
-        return f"PartialAggregate {_described(self.plan, self.schema)}"
-
-    async def open(self, ctx: Context, builds: tuple[Receiver[Batch], ...]) -> PartialFold:
-        gains = tuple(_Gain() for _ in range(len(self.plan.lists) if self.plan.tagged else 1))
-        return PartialFold(self.plan, ctx.stream.device, ctx.settings.direct_addressing, gains)
-
-
-@dataclass(slots=True)
-class _Gain:
-    """Whether grouping batches pays. Threads may race here; the worst is a batch grouped in vain."""
-
-    to_pass_through: int = 0
-    next_to_pass_through: int = _BATCHES_PASSED_THROUGH
-
-    def should_reduce(self) -> bool:
-        if self.to_pass_through > 0:
-            self.to_pass_through -= 1
-            return False
-        return True
-
-    def record(self, rows: int, groups: int) -> None:
-        if 2 * groups > rows:
-            self.to_pass_through = self.next_to_pass_through
-            self.next_to_pass_through *= 2
-        else:
-            self.next_to_pass_through = _BATCHES_PASSED_THROUGH
-
-
-class KeptStates(Protocol):
-    """States that stay between batches until the end."""
-
-    def finish(self) -> Iterator[Batch]: ...
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class PartialFold:
-    """An opened PartialAggregate. `gains`: of all rows, or of each list of distinct values where there are several.
-    `kept`: what programs folded in its place (`operators.fusion`)."""
-
-    plan: AggregatePlan
-    device: torch.device
-    allow_direct: bool
-    gains: tuple[_Gain, ...]
-    kept: list[KeptStates] = field(default_factory=list)
-
-    def process(self, batch: Batch) -> Iterator[Batch]:
-        large = batch.length >= _SMALLEST_GROUPED_BATCH
-        tried = [large and gain.should_reduce() for gain in self.gains]
-        reduce = tried if self.plan.group_width else [True]
-        groups = []
-        for part in partial_batches(self.plan, batch, self.device, reduce=reduce, allow_direct=self.allow_direct):
-            groups.append(part.length)
-            yield part
-        if len(self.plan.sets) <= 1:
-            # Before those of lists of distinct values come the other states.
-            for gain, was_tried, count in zip(self.gains, tried, groups[self.plan.tagged :], strict=True):
-                if was_tried:
-                    gain.record(batch.length, count)
-
-    def finish(self) -> Iterator[Batch] | None:
-        return chain.from_iterable(kept.finish() for kept in self.kept) if self.kept else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,7 +78,7 @@ class Aggregate:
         return (self.input,)
 
     def label(self) -> str:
-        return f"Aggregate {_described(self.plan, self.schema)}"
+        return f"Aggregate {described(self.plan, self.schema)}"
 
     async def run(self, ctx: Context, inputs: tuple[Receiver[Batch], ...], out: Output) -> None:
         with await ctx.memory.reserve(0) as reservation:
@@ -381,10 +293,3 @@ async def _together(work: Sequence[Coroutine[Any, Any, T]]) -> list[T]:
 def _slices(batch: Batch, rows: int) -> Iterator[Batch]:
     for start in range(0, batch.length, rows):
         yield slice_batch(batch, start, min(start + rows, batch.length))
-
-
-def _described(plan: AggregatePlan, schema: Schema) -> str:
-    keys = ", ".join(field.name for field in schema[: len(plan.keys)])
-    functions = ", ".join(outcome.function for outcome in plan.outcomes)
-    sets = f" sets={len(plan.sets)}" if plan.sets else ""
-    return f"by [{keys}] of [{functions}]{sets}"

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
+from typing import Final
 
 import pyarrow as pa
 import torch
@@ -15,6 +17,9 @@ from pystachio.operators.column import Column, FixedColumn
 from pystachio.operators.kernels import primitives
 from pystachio.operators.kernels.grouping import group_rows, one_group
 from pystachio.operators.kernels.selection import all_null, concat_batches, take, take_batch, with_validity
+
+SAMPLE_ROWS: Final = 1 << 14
+_SAMPLE_BLOCKS: Final = 16
 
 
 def partial_batches(
@@ -38,6 +43,32 @@ def partial_batches(
             yield _grouped(plan, keys, states, batch, device, allow_direct)
         else:
             yield Batch((*keys, *states), batch.length, batch.ready)
+
+
+def expected_groups(plan: AggregatePlan, batch: Batch, number: int, device: torch.device, *, allow_direct: bool) -> int:
+    """About how many groups the batch (of more than SAMPLE_ROWS) has; with the values of the list `number`, if it has
+    lists.
+
+    Of a sample's second half some rows bring a group that the first half does not have. Behind n rows of G groups, all
+    as frequent, exp(-n / G) of them do; where groups are very unequal, their number grows like a power of n (Heaps'
+    law). The geometric mean of what both say stands for what lies between.
+    """
+    listed = plan.lists[number].arguments if plan.lists else ()
+    keys = [batch.columns[position] for position in (*plan.keys, *listed)]
+    starts = torch.arange(_SAMPLE_BLOCKS, device=device) * (batch.length // _SAMPLE_BLOCKS)
+    rows = (starts.unsqueeze(1) + torch.arange(SAMPLE_ROWS // _SAMPLE_BLOCKS, device=device)).view(-1)
+    half = SAMPLE_ROWS // 2
+    fewer, more = (
+        group_rows([take(key, part) for key in keys], part.shape[0], device, allow_direct=allow_direct).groups
+        for part in (rows[:half], rows)
+    )
+    if more - fewer >= half:
+        return batch.length
+    share = max(more - fewer, 1) / half
+    groups = 1.5 * half / -math.log(share)
+    equal = max(more, groups * -math.expm1(-batch.length / groups))
+    unequal = more * (more / max(fewer, 1)) ** math.log2(batch.length / SAMPLE_ROWS)
+    return int(math.sqrt(equal * unequal))
 
 
 def merged(plan: AggregatePlan, batches: Sequence[Batch], device: torch.device, *, allow_direct: bool) -> Batch:
