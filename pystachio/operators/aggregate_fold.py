@@ -62,12 +62,13 @@ def expected_groups(plan: AggregatePlan, batch: Batch, number: int, device: torc
         group_rows([take(key, part) for key in keys], part.shape[0], device, allow_direct=allow_direct).groups
         for part in (rows[:half], rows)
     )
+    if more == fewer:
+        return more
     if more - fewer >= half:
         return batch.length
-    share = max(more - fewer, 1) / half
-    groups = 1.5 * half / -math.log(share)
+    groups = 1.5 * half / -math.log((more - fewer) / half)
     equal = max(more, groups * -math.expm1(-batch.length / groups))
-    unequal = more * (more / max(fewer, 1)) ** math.log2(batch.length / SAMPLE_ROWS)
+    unequal = more * (more / fewer) ** math.log2(batch.length / SAMPLE_ROWS)
     return int(math.sqrt(equal * unequal))
 
 
