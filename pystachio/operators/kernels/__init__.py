@@ -6,7 +6,7 @@ faster than torch's on a CPU, torch's run anywhere. Everything else in this pack
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Protocol
 
 import torch
@@ -40,6 +40,12 @@ class Primitives(Protocol):
     def group_sums(self, values: torch.Tensor, codes: torch.Tensor, slots: int) -> torch.Tensor: ...
 
     def group_rows(self, codes: torch.Tensor, slots: int) -> tuple[torch.Tensor, torch.Tensor]: ...
+
+    def group_extremes(
+        self, values: torch.Tensor, codes: torch.Tensor, start: torch.Tensor, *, largest: bool
+    ) -> torch.Tensor: ...
+
+    def number_words(self, words: Sequence[torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]: ...
 
     def number_keys(self, keys: torch.Tensor) -> Numbering: ...
 

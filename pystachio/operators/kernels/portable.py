@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Final
 
 import torch
@@ -88,6 +88,24 @@ def group_rows(codes: torch.Tensor, slots: int) -> tuple[torch.Tensor, torch.Ten
     holders = torch.zeros(slots, dtype=torch.int64, device=codes.device)
     numbers = torch.arange(1, len(ids) + 1, device=codes.device)
     return torch.bincount(ids, minlength=slots), holders.scatter_(0, ids, numbers)
+
+
+def group_extremes(values: torch.Tensor, codes: torch.Tensor, start: torch.Tensor, *, largest: bool) -> torch.Tensor:
+    """[slots]: the largest or smallest of `start` [slots] and the integer `values` of that dtype with the slot's code.
+    `start` is given up."""
+    return start.scatter_reduce_(0, codes.to(torch.int64), values, "amax" if largest else "amin")
+
+
+def number_words(words: Sequence[torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """`numbers` and `first` as in `numbering.Numbering` of rows that are equal where all `words` (int64 [rows] each, at
+    least two) are, and how many rows each has (int64 [groups])."""
+    numbering = number_keys(words[0])
+    for word in words[1:]:
+        other = number_keys(word)
+        both = numbering.numbers.to(torch.int64) * other.first.shape[0] + other.numbers
+        numbering = number_keys(both)
+    numbers, first = numbering.numbers, numbering.first
+    return numbers, first, torch.bincount(numbers.to(torch.int64), minlength=first.shape[0])
 
 
 def number_codes(codes: torch.Tensor, span: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
