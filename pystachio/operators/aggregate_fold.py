@@ -16,7 +16,14 @@ from pystachio.operators.batch import Batch, Schema
 from pystachio.operators.column import Column, FixedColumn
 from pystachio.operators.kernels import primitives
 from pystachio.operators.kernels.grouping import group_rows, one_group
-from pystachio.operators.kernels.selection import all_null, concat_batches, take, take_batch, with_validity
+from pystachio.operators.kernels.selection import (
+    all_null,
+    concat_batches,
+    settled_batch,
+    take,
+    take_batch,
+    with_validity,
+)
 
 SAMPLE_ROWS: Final = 1 << 14
 _SAMPLE_BLOCKS: Final = 16
@@ -76,7 +83,8 @@ def merged(plan: AggregatePlan, batches: Sequence[Batch], device: torch.device, 
     """One partial batch with each group once."""
     whole = concat_batches(batches)
     width = plan.group_width
-    return _grouped(plan, list(whole.columns[:width]), list(whole.columns[width:]), whole, device, allow_direct)
+    groups = _grouped(plan, list(whole.columns[:width]), list(whole.columns[width:]), whole, device, allow_direct)
+    return settled_batch(groups)
 
 
 def finished(plan: AggregatePlan, partial: Batch, device: torch.device, *, allow_direct: bool) -> Batch:

@@ -20,7 +20,7 @@ from pystachio.operators.column import BytesColumn, Column, DictionaryColumn, Fi
 from pystachio.operators.kernels import native
 from pystachio.operators.kernels.key_parts import float_bits
 from pystachio.operators.kernels.parts import mix_hashes, rows_by_part
-from pystachio.operators.kernels.selection import concat_batches, plain, slice_batch, take_batch, widen
+from pystachio.operators.kernels.selection import concat_batches, own_texts, plain, slice_batch, take_batch, widen
 from pystachio.operators.kernels.strings import index
 from pystachio.operators.kernels.texts import hash_texts
 
@@ -75,7 +75,7 @@ def split_all(plan: AggregatePlan, batches: Sequence[Batch], parts: int) -> list
         assert isinstance(known, FixedColumn)
         tag = known.values
     edges, order = rows_by_part(hashes, (parts // tags).bit_length() - 1, tag, tags)
-    ordered = take_batch(batch, order)
+    ordered = own_texts(take_batch(batch, order), range(len(batch.columns)))
     return [slice_batch(ordered, start, stop) for start, stop in pairwise(edges)]
 
 

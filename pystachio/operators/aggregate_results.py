@@ -10,7 +10,7 @@ import torch
 from pystachio.errors import Unsupported
 from pystachio.operators import decimals
 from pystachio.operators.aggregate_states import StateKind, floats_of
-from pystachio.operators.column import BytesColumn, Column, DictionaryColumn, FixedColumn, WideDecimalColumn
+from pystachio.operators.column import BytesColumn, Column, DictionaryColumn, FixedColumn, ViewColumn, WideDecimalColumn
 from pystachio.operators.functions.exact import checked, from_limbs, limbs
 from pystachio.operators.kernels import primitives
 from pystachio.operators.kernels.arithmetic import divide_rounded
@@ -107,7 +107,7 @@ def _typed(column: Column, type_: pa.DataType) -> Column:
             return FixedColumn(type_, values, validity, bounds)
         case WideDecimalColumn(high=high, low=low, validity=validity):
             return WideDecimalColumn(type_, high, low, validity)
-        case BytesColumn() | DictionaryColumn():
+        case BytesColumn() | ViewColumn() | DictionaryColumn():
             return column
 
 

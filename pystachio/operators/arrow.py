@@ -17,10 +17,12 @@ from pystachio.operators.column import (
     Dictionary,
     DictionaryColumn,
     FixedColumn,
+    ViewColumn,
     WideDecimalColumn,
     normalise_type,
 )
 from pystachio.operators.expressions import Literal
+from pystachio.operators.kernels.views import materialised, slice_views
 from pystachio.operators.placement import on_host
 
 MAXIMUM_STRING_BYTES: Final = 2**31 - 1
@@ -121,6 +123,8 @@ def column_to_arrow(column: Column) -> pa.Array:
             return pa.Array.from_buffers(type_, len(column), buffers)
         case BytesColumn(type=type_):
             return _small_array(large_array(column), type_)
+        case ViewColumn():
+            return column_to_arrow(materialised(column))
         case DictionaryColumn(codes=codes, dictionary=dictionary):
             codes = on_host(codes).contiguous()
             buffers = [validity_buffer(column.validity), buffer_of(codes)]
@@ -165,6 +169,8 @@ def literal_at(column: Column, row: int) -> Literal:
                 return Literal(raw.decode() if pa.types.is_string(type_) else raw, type_)
             except UnicodeDecodeError as error:
                 raise DataError(f"a string is not UTF-8: {raw!r}") from error
+        case ViewColumn():
+            return literal_at(materialised(slice_views(column, row, row + 1)), 0)
         case DictionaryColumn(codes=codes, dictionary=dictionary):
             return literal_at(dictionary.values, int(codes[row]))
 

@@ -7,7 +7,7 @@ from typing import Protocol
 
 import pyarrow as pa
 
-from pystachio.operators.column import BytesColumn, Column, DictionaryColumn, FixedColumn, WideDecimalColumn
+from pystachio.operators.column import BytesColumn, Column, DictionaryColumn, FixedColumn, ViewColumn, WideDecimalColumn
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,3 +59,6 @@ def column_nbytes(column: Column) -> int:
             return codes.nbytes + validity
         case BytesColumn(offsets=offsets, data=data):
             return offsets.nbytes + data.nbytes + validity
+        case ViewColumn(views=views, text_bytes=text_bytes):
+            # What it keeps alive, or will take when its bytes are copied.
+            return views.nbytes + max(text_bytes, column.held_bytes) + validity

@@ -24,6 +24,7 @@ from pystachio.operators.column import (
     Dictionary,
     DictionaryColumn,
     FixedColumn,
+    ViewColumn,
     WideDecimalColumn,
 )
 from pystachio.operators.kernels.selection import take
@@ -213,6 +214,8 @@ def _described(column: Column) -> tuple[str, str, list[int] | None]:
             return "bytes", "int64", None
         case DictionaryColumn(codes=codes):
             return "codes", str(codes.numpy().dtype), None
+        case ViewColumn():
+            raise AssertionError("no scan makes views")
 
 
 def _arrays(column: Column) -> list[Array]:
@@ -226,6 +229,8 @@ def _arrays(column: Column) -> list[Array]:
             tensors = _text(column)
         case DictionaryColumn(codes=codes, dictionary=dictionary):
             tensors = [codes, *(_text(dictionary.values) if isinstance(dictionary.values, BytesColumn) else ())]
+        case ViewColumn():
+            raise AssertionError("no scan makes views")
     if column.validity is not None:
         tensors.append(column.validity)
     return [np.ascontiguousarray(tensor.numpy()) for tensor in tensors]

@@ -6,7 +6,7 @@ import threading
 from collections.abc import Iterator
 
 from pystachio.operators.batch import Batch
-from pystachio.operators.kernels.selection import concat_batches
+from pystachio.operators.kernels.selection import concat_batches, settled_batch
 from pystachio.operators.operator import Transform
 
 LEAST_ROWS = 65_536
@@ -29,7 +29,7 @@ class Coalesced:
             if not self._pending and batch.length >= self._least_rows:
                 due = [batch]
             else:
-                self._pending.append(batch)
+                self._pending.append(settled_batch(batch))
                 self._pending_rows += batch.length
                 due = self._take() if self._pending_rows >= self._least_rows else []
         if due:

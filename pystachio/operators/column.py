@@ -1,4 +1,4 @@
-"""Columns: typed tensors in one of four representations.
+"""Columns: typed tensors in one of five representations.
 
 The logical type is Arrow's, normalised by `normalise_type`: `string` and `binary` stand for all their layouts and
 dictionary encoding is a representation, not a type. A column is immutable; kernels make new ones.
@@ -82,6 +82,29 @@ class BytesColumn:
         return self.offsets.shape[0] - 1
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class ViewColumn:
+    """Variable-length values that lie in the memory of other columns, as in Arrow's view layouts: only on a CPU.
+
+    `views` is int64 [rows, 2], contiguous: row i is the views[i, 1] bytes at the address views[i, 0]. `held` are the
+    tensors (uint8) that all of them lie in. `text_bytes` is the sum of the lengths.
+    """
+
+    type: pa.DataType
+    views: torch.Tensor
+    held: tuple[torch.Tensor, ...]
+    text_bytes: int
+    validity: torch.Tensor | None = None
+
+    def __len__(self) -> int:
+        return self.views.shape[0]
+
+    @property
+    def held_bytes(self) -> int:
+        """Bytes that cannot be freed before the column."""
+        return sum(tensor.untyped_storage().nbytes() for tensor in self.held)
+
+
 @dataclass(eq=False)
 class Dictionary:
     """Distinct non-NULL values that codes refer to; immutable, compared by identity.
@@ -110,4 +133,4 @@ class DictionaryColumn:
         return self.codes.shape[0]
 
 
-Column = FixedColumn | WideDecimalColumn | BytesColumn | DictionaryColumn
+Column = FixedColumn | WideDecimalColumn | BytesColumn | ViewColumn | DictionaryColumn

@@ -18,7 +18,7 @@ import torch
 from pystachio.errors import DataError
 from pystachio.operators.arrow import literal_at
 from pystachio.operators.batch import Batch
-from pystachio.operators.column import BytesColumn, Column, Dictionary, DictionaryColumn, FixedColumn
+from pystachio.operators.column import BytesColumn, Column, Dictionary, DictionaryColumn, FixedColumn, ViewColumn
 from pystachio.operators.expressions import Expression, FieldReference, Literal, children
 from pystachio.operators.functions.conditional import choose
 from pystachio.operators.functions.operands import constant
@@ -143,7 +143,7 @@ def _evaluate_values(
         on_null = literal_at(evaluate(expression, Batch((null,) * (position + 1), 1, None)), 0)
     except DataError:
         return DistinctResult(expression, _FAILED, Literal(None, pa.null()))
-    if isinstance(result, BytesColumn):
+    if isinstance(result, BytesColumn | ViewColumn):
         result = to_codes(result)
     return DistinctResult(expression, result, on_null, _true_codes(result))
 

@@ -16,7 +16,7 @@ import torch
 from pystachio.errors import DataError, InternalError
 from pystachio.operators.arrow import literal_at
 from pystachio.operators.batch import Batch
-from pystachio.operators.column import BytesColumn, Column, DictionaryColumn
+from pystachio.operators.column import BytesColumn, Column, DictionaryColumn, ViewColumn
 from pystachio.operators.distinct import evaluate_on_distinct
 from pystachio.operators.expressions import (
     Call,
@@ -214,7 +214,7 @@ def _fields_in_bytes(batch: Batch) -> frozenset[int]:
     return frozenset(
         position
         for position, column in enumerate(batch.columns)
-        if isinstance(column, BytesColumn)
+        if isinstance(column, BytesColumn | ViewColumn)
         or (isinstance(column, DictionaryColumn) and len(column.dictionary) >= batch.length)
     )
 

@@ -22,6 +22,7 @@ from pystachio.operators.kernels.row_index import (
     is_addressable,
     table_bytes,
 )
+from pystachio.operators.kernels.selection import own_texts
 from pystachio.operators.placement import column_on
 from pystachio.operators.runtime_filter import RuntimeFilter, filter_of_keys
 from pystachio.runtime.channels import Receiver
@@ -106,7 +107,7 @@ def _read(
     null_equal: tuple[bool, ...],
     wanted: tuple[bool, ...],
 ) -> _Read:
-    rows = collected.joined()
+    rows = own_texts(collected.joined(), keys)
     matched = torch.zeros(rows.length, dtype=torch.uint8, device=ctx.stream.device) if layout.flags_matches else None
     if not keys:
         return _Read(rows, [], None, matched)

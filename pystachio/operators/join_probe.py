@@ -18,7 +18,7 @@ from pystachio.operators.kernels import primitives
 from pystachio.operators.kernels.keys import KeyCodes
 from pystachio.operators.kernels.pairs import Pairs, all_pairs
 from pystachio.operators.kernels.row_index import Members, RangeIndex, UniqueIndex
-from pystachio.operators.kernels.selection import all_null, take, take_batch, take_or_null
+from pystachio.operators.kernels.selection import all_null, take, take_batch, take_late, take_or_null
 
 _PAUSE: Final = Batch((), 0, None)
 """Between slices of candidate pairs that put nothing out."""
@@ -241,7 +241,7 @@ class JoinProbe:
     def _left_over(self, place: Place, rows: torch.Tensor, mark: Column | None) -> Column:
         match place.source:
             case Source.BUILD:
-                return take(self.side.rows.columns[place.position], rows)
+                return take_late(self.side.rows.columns[place.position], rows)
             case Source.PROBE:
                 return all_null(self.probe_schema[place.position].type, rows.shape[0], self.device)
             case Source.MARK:
@@ -254,9 +254,9 @@ class JoinProbe:
         self, batch: Batch, probe: torch.Tensor | None, build: torch.Tensor, *, build_may_lack: bool = False
     ) -> Batch:
         """The output columns of pairs; `probe` None stands for all rows in order, a build row of -1 for NULLs."""
-        gather = take_or_null if build_may_lack else take
+        gather = take_or_null if build_may_lack else take_late
         columns = tuple(
-            self._of_probe(batch, place, probe)
+            _rows_of(batch.columns[place.position], probe)
             if place.source is Source.PROBE
             else gather(self.side.rows.columns[place.position], build)
             for place in self.layout.output
@@ -265,12 +265,9 @@ class JoinProbe:
 
     def _paired(self, place: Place, batch: Batch, pairs: Pairs) -> Column:
         if place.source is Source.PROBE:
-            return self._of_probe(batch, place, pairs.probe)
+            column = batch.columns[place.position]
+            return column if pairs.probe is None else take(column, pairs.probe)
         return take(self.side.rows.columns[place.position], pairs.build)
-
-    def _of_probe(self, batch: Batch, place: Place, rows: torch.Tensor | None) -> Column:
-        column = batch.columns[place.position]
-        return column if rows is None else take(column, rows)
 
     def _kept(self, batch: Batch, mask: torch.Tensor) -> Batch:
         """The streamed rows where `mask` is true, output columns only."""
@@ -284,6 +281,10 @@ class JoinProbe:
 
     def _probe_keys(self, batch: Batch) -> list[Column]:
         return [batch.columns[key] for key in self.layout.probe_keys]
+
+
+def _rows_of(column: Column, rows: torch.Tensor | None) -> Column:
+    return column if rows is None else take_late(column, rows)
 
 
 def _found(numbers: torch.Tensor) -> torch.Tensor:

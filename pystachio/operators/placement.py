@@ -13,7 +13,15 @@ from typing import Final
 import torch
 
 from pystachio.operators.batch import Batch
-from pystachio.operators.column import BytesColumn, Column, Dictionary, DictionaryColumn, FixedColumn, WideDecimalColumn
+from pystachio.operators.column import (
+    BytesColumn,
+    Column,
+    Dictionary,
+    DictionaryColumn,
+    FixedColumn,
+    ViewColumn,
+    WideDecimalColumn,
+)
 from pystachio.runtime.devices import device_place
 from pystachio.runtime.metrics import count_in_job
 from pystachio.runtime.streams import Stream
@@ -94,6 +102,8 @@ def tensors_of(column: Column) -> tuple[torch.Tensor, ...]:
             return codes, *validity
         case BytesColumn(offsets=offsets, data=data):
             return offsets, data, *validity
+        case ViewColumn(views=views):
+            return views, *validity
 
 
 def _rebuilt(column: Column, parts: list[torch.Tensor]) -> Column:
@@ -108,3 +118,5 @@ def _rebuilt(column: Column, parts: list[torch.Tensor]) -> Column:
             return DictionaryColumn(type_, parts[0], dictionary, validity)
         case BytesColumn(type=type_):
             return BytesColumn(type_, parts[0], parts[1], validity)
+        case ViewColumn():
+            raise AssertionError("views stay on the host")

@@ -9,9 +9,10 @@ from typing import ClassVar
 import torch
 
 from pystachio.operators.batch import Batch, Schema
-from pystachio.operators.column import Column
+from pystachio.operators.column import Column, ViewColumn
 from pystachio.operators.evaluate import bind_scalars, evaluate
-from pystachio.operators.expressions import Expression, FieldReference
+from pystachio.operators.expressions import Expression, FieldReference, fields_of
+from pystachio.operators.kernels.selection import own_texts
 from pystachio.operators.operator import Operator
 from pystachio.runtime.channels import Receiver
 from pystachio.runtime.context import Context
@@ -51,7 +52,15 @@ class ProjectTransform:
         """Whether columns are only renamed, moved or left out."""
         return all(isinstance(expression, FieldReference) for expression in self.expressions)
 
+    @property
+    def _read(self) -> frozenset[int]:
+        """The columns whose values must be known."""
+        computing = (each for each in self.expressions if not isinstance(each, FieldReference))
+        return frozenset().union(*map(fields_of, computing))
+
     def process(self, batch: Batch) -> Iterator[Batch]:
+        if any(isinstance(column, ViewColumn) for column in batch.columns):
+            batch = own_texts(batch, self._read)
         computed: dict[Expression, int] = {}
         columns: list[Column] = []
         for expression in self.expressions:

@@ -9,7 +9,7 @@ from pystachio.operators.batch import Batch, Schema
 from pystachio.operators.expressions import SortKey
 from pystachio.operators.kernels import primitives
 from pystachio.operators.kernels.ordering import Direction, precedes_or_ties
-from pystachio.operators.kernels.selection import concat_batches, slice_batch, take_batch
+from pystachio.operators.kernels.selection import concat_batches, settled_batch, slice_batch, take_batch
 from pystachio.operators.operator import Operator, Output
 from pystachio.operators.sort import described, order_of
 from pystachio.runtime.channels import Receiver
@@ -84,10 +84,10 @@ def not_after(batch: Batch, key: SortKey, worst: Batch) -> Batch:
     )
     if mask is None:
         return batch
-    return take_batch(batch, primitives(mask.device).indices_of_true(mask))
+    return settled_batch(take_batch(batch, primitives(mask.device).indices_of_true(mask)))
 
 
 def first_rows(parts: list[Batch], keys: tuple[SortKey, ...], count: int) -> Batch:
     """The first `count` rows of all parts together, in the order of `keys`."""
     whole = concat_batches(parts)
-    return take_batch(whole, order_of(whole, keys, count))
+    return settled_batch(take_batch(whole, order_of(whole, keys, count)))

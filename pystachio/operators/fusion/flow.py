@@ -11,12 +11,20 @@ from typing import Final
 import torch
 
 from pystachio.operators.batch import Batch
-from pystachio.operators.column import Bounds, BytesColumn, Column, DictionaryColumn, FixedColumn, WideDecimalColumn
+from pystachio.operators.column import (
+    Bounds,
+    BytesColumn,
+    Column,
+    DictionaryColumn,
+    FixedColumn,
+    ViewColumn,
+    WideDecimalColumn,
+)
 from pystachio.operators.fusion.segment import Segment, SegmentRows, SegmentRun
 from pystachio.operators.fusion.writing import write_segment
 from pystachio.operators.kernels.bounds import with_measured_bounds
 from pystachio.operators.kernels.program import is_available
-from pystachio.operators.kernels.selection import union_bounds
+from pystachio.operators.kernels.selection import settled_batch, union_bounds
 from pystachio.operators.operator import Transform
 from pystachio.operators.scan_rows import HotRows, ScanRows
 from pystachio.runtime.context import Context
@@ -73,7 +81,7 @@ class Flow:
 
     def _from(self, stage: int, batch: Batch) -> Iterator[Batch]:
         if stage == len(self.chain) or batch.length == 0:
-            yield batch
+            yield settled_batch(batch)
             return
         segment = None
         if self.fused:
@@ -242,5 +250,9 @@ def _look(column: Column | None) -> object:
             return type_, values.dtype, validity is None
         case DictionaryColumn(codes=codes, dictionary=dictionary, validity=validity):
             return codes.dtype, dictionary, validity is None
-        case WideDecimalColumn(type=type_, validity=validity) | BytesColumn(type=type_, validity=validity):
+        case (
+            WideDecimalColumn(type=type_, validity=validity)
+            | BytesColumn(type=type_, validity=validity)
+            | ViewColumn(type=type_, validity=validity)
+        ):
             return type_, validity is None

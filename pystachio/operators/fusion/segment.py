@@ -10,11 +10,11 @@ from typing import Final, NamedTuple
 import torch
 
 from pystachio.operators.batch import Batch
-from pystachio.operators.column import BytesColumn, Column, DictionaryColumn, FixedColumn, WideDecimalColumn
+from pystachio.operators.column import BytesColumn, Column, DictionaryColumn, FixedColumn, ViewColumn, WideDecimalColumn
 from pystachio.operators.fusion.groups import FoldedGroups
 from pystachio.operators.fusion.trace import Form, Input, Part, Symbol
 from pystachio.operators.kernels.program import InputRows, Program
-from pystachio.operators.kernels.selection import concat, slice_column, take, with_validity
+from pystachio.operators.kernels.selection import concat, slice_column, take_late, with_validity
 from pystachio.operators.scan_rows import FilterUse
 
 _MOST_PUT_OUT: Final = 1 << 18
@@ -147,7 +147,7 @@ class _Source(NamedTuple):
         if numbers is None:
             begin += self.first
             return slice_column(column, begin, begin + self.end - self.start)
-        return take(slice_column(column, begin, begin + self.rows.length), numbers[self.start : self.end])
+        return take_late(slice_column(column, begin, begin + self.rows.length), numbers[self.start : self.end])
 
 
 def _column(output: OutputColumn, sources: Sequence[_Source], outputs: list[torch.Tensor]) -> Column:
@@ -160,7 +160,7 @@ def _column(output: OutputColumn, sources: Sequence[_Source], outputs: list[torc
     assert output.values is not None
     values = outputs[output.values]
     if symbol.column is not None:
-        taken = take(symbol.column, values)
+        taken = take_late(symbol.column, values)
         return taken if validity is None else with_validity(taken, validity)
     if symbol.form is Form.CODES:
         assert symbol.dictionary is not None
@@ -177,7 +177,7 @@ def _address(column: Column | None, part: Part, start: int) -> int:
         match column:
             case FixedColumn(values=tensor) | DictionaryColumn(codes=tensor):
                 pass
-            case WideDecimalColumn() | BytesColumn():
+            case WideDecimalColumn() | BytesColumn() | ViewColumn():
                 raise AssertionError("a column without an address")
     assert tensor.is_contiguous()
     return tensor.data_ptr() + start * tensor.itemsize

@@ -16,6 +16,7 @@ from pystachio.operators.column import (
     Dictionary,
     DictionaryColumn,
     FixedColumn,
+    ViewColumn,
     WideDecimalColumn,
 )
 from pystachio.operators.kernels.assembler import Assembler, SavedAssembler
@@ -221,7 +222,7 @@ def _symbol(column: Column, values: Origin, valid: Origin | None) -> Symbol:
         case DictionaryColumn(type=type_, codes=codes, dictionary=dictionary):
             bounds = (0, max(0, len(dictionary) - 1))
             return Symbol(type_, Form.CODES, codes.dtype, values, valid, bounds, dictionary)
-        case WideDecimalColumn(type=type_) | BytesColumn(type=type_):
+        case WideDecimalColumn(type=type_) | BytesColumn(type=type_) | ViewColumn(type=type_):
             return Symbol(type_, Form.OPAQUE, torch.int64, values, valid)
 
 

@@ -9,12 +9,12 @@ from typing import Final
 
 import torch
 
-from pystachio.operators.column import BytesColumn, Column
+from pystachio.operators.column import BytesColumn, Column, ViewColumn
 from pystachio.operators.kernels import direct, hash_table, primitives
 from pystachio.operators.kernels.direct import SLOTS_PER_ROW
 from pystachio.operators.kernels.keys import KeyCodes, group_words
 from pystachio.operators.kernels.numbering import Numbering
-from pystachio.operators.kernels.selection import take
+from pystachio.operators.kernels.views import texts_equal
 
 _FEWEST_DENSE_SLOTS: Final = 4096
 _DENSE_SLOTS_PER_ROW: Final = 2
@@ -115,37 +115,15 @@ def group_rows(keys: Sequence[Column], rows: int, device: torch.device, *, allow
     """Groups of rows with equal `keys` (NULL equals NULL); without keys all rows are one group."""
     if not keys:
         return one_group(rows, device)
-    texts = [key for key in keys if isinstance(key, BytesColumn)]
-    others = [key for key in keys if not isinstance(key, BytesColumn)]
+    texts = [key for key in keys if isinstance(key, BytesColumn | ViewColumn)]
+    others = [key for key in keys if not isinstance(key, BytesColumn | ViewColumn)]
     if not texts or not others:
         return _by_codes(keys, rows, device, allow_direct)
     # Text is dear to number and often determined by the other keys (a customer's name by its number): look first.
     grouping = _by_codes(others, rows, device, allow_direct)
-    free = [text for text in texts if not _is_determined(text, grouping)]
+    models = grouping.spread(grouping.representatives.to(torch.int64)).contiguous()
+    free = [text for text in texts if not texts_equal(text, models)]
     return _by_codes([*others, *free], rows, device, allow_direct) if free else grouping
-
-
-def _is_determined(text: BytesColumn, grouping: Grouping) -> bool:
-    """Whether all rows of each group have the same text (or NULL)."""
-    kernels = primitives(grouping.device)
-    positions = torch.arange(grouping.rows, device=grouping.device)
-    model = grouping.spread(grouping.representatives.to(torch.int64))
-    rows = kernels.indices_of_true(model != positions)
-    models = model.index_select(0, rows)
-    if text.validity is not None:
-        valid = text.validity.index_select(0, rows)
-        if not torch.equal(valid, text.validity.index_select(0, models)):
-            return False
-        present = kernels.indices_of_true(valid)
-        rows, models = rows.index_select(0, present), models.index_select(0, present)
-    lengths = text.offsets[1:] - text.offsets[:-1]
-    if not torch.equal(lengths.index_select(0, rows), lengths.index_select(0, models)):
-        return False
-    plain = BytesColumn(text.type, text.offsets, text.data)
-    left, right = take(plain, rows), take(plain, models)
-    assert isinstance(left, BytesColumn)
-    assert isinstance(right, BytesColumn)
-    return torch.equal(left.data[: int(left.offsets[-1])], right.data[: int(right.offsets[-1])])
 
 
 def _by_codes(keys: Sequence[Column], rows: int, device: torch.device, allow_direct: bool) -> Grouping:

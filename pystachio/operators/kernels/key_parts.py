@@ -13,11 +13,20 @@ from typing import Final
 
 import torch
 
-from pystachio.operators.column import BytesColumn, Column, Dictionary, DictionaryColumn, FixedColumn, WideDecimalColumn
+from pystachio.operators.column import (
+    BytesColumn,
+    Column,
+    Dictionary,
+    DictionaryColumn,
+    FixedColumn,
+    ViewColumn,
+    WideDecimalColumn,
+)
 from pystachio.operators.kernels import primitives
 from pystachio.operators.kernels.bounds import bounds_of, with_measured_bounds
 from pystachio.operators.kernels.selection import plain, widen
 from pystachio.operators.kernels.strings import find, index, to_codes, translate
+from pystachio.operators.kernels.views import materialised
 
 SPAN_LIMIT: Final = 1 << 62
 """Spans from here on do not fit the arithmetic on int64 codes."""
@@ -70,6 +79,8 @@ class CodePart:
     null_digit: bool
 
     def encode(self, column: Column) -> Digits:
+        if isinstance(column, ViewColumn):
+            column = materialised(column)
         assert isinstance(column, BytesColumn | DictionaryColumn)
         if isinstance(column, BytesColumn):
             found = find(column, self.dictionary)
@@ -155,7 +166,7 @@ KeyPart = RangePart | CodePart | RawPart | NullPart
 
 def prepared(column: Column) -> Column:
     """The column as `parts_of` wants it: strings as codes, numbers with their bounds."""
-    return to_codes(column) if isinstance(column, BytesColumn) else with_measured_bounds(column)
+    return to_codes(column) if isinstance(column, BytesColumn | ViewColumn) else with_measured_bounds(column)
 
 
 def parts_of(column: Column, null_equal: bool) -> tuple[KeyPart, ...]:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from pystachio.operators.column import BytesColumn, Column
+from pystachio.operators.column import BytesColumn, Column, ViewColumn
 from pystachio.operators.kernels import hash_table
 from pystachio.operators.kernels.key_parts import (
     SPAN_LIMIT,
@@ -23,6 +23,7 @@ from pystachio.operators.kernels.key_parts import (
 )
 from pystachio.operators.kernels.numbering import HashTable
 from pystachio.operators.kernels.strings import numbered
+from pystachio.operators.kernels.views import materialised
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -103,6 +104,7 @@ def encode_build(columns: Sequence[Column], null_equal: Sequence[bool]) -> tuple
 def group_words(columns: Sequence[Column]) -> list[KeyCodes]:
     """Codes of rows among themselves: rows are equal, NULL being equal to NULL, where all of these are. There are none
     where all columns are NULL."""
+    columns = [materialised(c) if isinstance(c, ViewColumn) else c for c in columns]
     columns = [numbered(c) if isinstance(c, BytesColumn) else prepared(c) for c in columns]
     words: list[KeyCodes] = []
     packed: KeyCodes | None = None

@@ -16,6 +16,7 @@ from pystachio.operators.column import (
     Dictionary,
     DictionaryColumn,
     FixedColumn,
+    ViewColumn,
     WideDecimalColumn,
 )
 from pystachio.operators.kernels.bounds import bounds_of
@@ -61,14 +62,14 @@ def floats_of_bits(ordered: torch.Tensor) -> torch.Tensor:
 
 def is_text(column: Column) -> bool:
     """Whether the column's values are bytes, plain or behind codes."""
-    return isinstance(column, BytesColumn) or (
+    return isinstance(column, BytesColumn | ViewColumn) or (
         isinstance(column, DictionaryColumn) and isinstance(column.dictionary.values, BytesColumn)
     )
 
 
 def text_ranks(column: Column) -> tuple[torch.Tensor, Dictionary, torch.Tensor | None]:
     """Ranks of a text column's values within its dictionary, the dictionary, and the validity."""
-    assert isinstance(column, BytesColumn | DictionaryColumn)
+    assert isinstance(column, BytesColumn | ViewColumn | DictionaryColumn)
     coded = to_codes(column)
     if len(coded.dictionary) == 0:
         return torch.zeros(len(coded), dtype=torch.int32, device=coded.codes.device), coded.dictionary, coded.validity

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from functools import reduce
 
 import pyarrow as pa
@@ -15,11 +15,21 @@ from pystachio.operators.column import (
     Column,
     DictionaryColumn,
     FixedColumn,
+    ViewColumn,
     WideDecimalColumn,
 )
 from pystachio.operators.kernels import primitives
 from pystachio.operators.kernels.strings import index, unify
 from pystachio.operators.kernels.texts import take_texts
+from pystachio.operators.kernels.views import (
+    can_view,
+    concat_views,
+    materialised,
+    settled,
+    slice_views,
+    take_views,
+    view_texts,
+)
 from pystachio.operators.placement import values_on
 
 
@@ -36,6 +46,17 @@ def take(column: Column, indices: torch.Tensor) -> Column:
         case BytesColumn():
             taken = take_texts(column, indices)
             return taken if validity is None else BytesColumn(taken.type, taken.offsets, taken.data, validity)
+        case ViewColumn():
+            seen = take_views(column, indices.contiguous())
+            return seen if validity is None else with_validity(seen, validity)
+
+
+def take_late(column: Column, indices: torch.Tensor) -> Column:
+    """`take` that leaves the bytes of texts where they lie: for rows that something behind may drop or put together."""
+    if not isinstance(column, BytesColumn) or not can_view(column):
+        return take(column, indices)
+    seen = view_texts(column, indices.contiguous())
+    return seen if column.validity is None else with_validity(seen, column.validity.index_select(0, indices))
 
 
 def take_batch(batch: Batch, indices: torch.Tensor) -> Batch:
@@ -44,13 +65,13 @@ def take_batch(batch: Batch, indices: torch.Tensor) -> Batch:
 
 
 def take_or_null(column: Column, indices: torch.Tensor) -> Column:
-    """Like `take`, with NULL where an index is -1 (the unmatched side of an outer join)."""
+    """Like `take_late`, with NULL where an index is -1 (the unmatched side of an outer join)."""
     present = indices >= 0
     if device_of(column).type == "cpu" and primitives(indices.device).all_true(present):
-        return take(column, indices)
+        return take_late(column, indices)
     if len(column) == 0:
         return all_null(column.type, indices.shape[0], device_of(column), like=column)
-    taken = take(column, indices.clamp(min=0))
+    taken = take_late(column, indices.clamp(min=0))
     return with_validity(taken, present if taken.validity is None else taken.validity & present)
 
 
@@ -67,6 +88,8 @@ def slice_column(column: Column, start: int, stop: int) -> Column:
         case BytesColumn(type=type_, offsets=offsets, data=data):
             first, last = ends(offsets, start, stop)
             return BytesColumn(type_, offsets[start : stop + 1] - first, data[first:last], validity)
+        case ViewColumn():
+            return with_validity(slice_views(column, start, stop), validity)
 
 
 def slice_batch(batch: Batch, start: int, stop: int) -> Batch:
@@ -77,8 +100,8 @@ def slice_batch(batch: Batch, start: int, stop: int) -> Batch:
 def concat(columns: Sequence[Column]) -> Column:
     """The rows of all columns (at least one, of one logical type), one after the other.
 
-    Dictionary columns end up on one dictionary, unless a plain column is among them or the dictionaries hold more
-    values than the columns have rows: then the result is plain.
+    Texts of which some are views are all views. Dictionary columns end up on one dictionary, unless a plain column is
+    among them or the dictionaries hold more values than the columns have rows: then the result is plain.
     """
     if len(columns) == 1:
         return columns[0]
@@ -90,6 +113,9 @@ def concat(columns: Sequence[Column]) -> Column:
     plain = [decode(column) if isinstance(column, DictionaryColumn) else column for column in columns]
     if all(isinstance(column, BytesColumn) for column in plain):
         return _concat_bytes([column for column in plain if isinstance(column, BytesColumn)])
+    if any(isinstance(column, ViewColumn) for column in plain):
+        texts = [column for column in plain if isinstance(column, BytesColumn | ViewColumn)]
+        return concat_views(texts, _concat_validity(texts))
     if any(isinstance(column, WideDecimalColumn) for column in plain):
         return _concat_wide([widen(column) for column in plain])
     return _concat_fixed([column for column in plain if isinstance(column, FixedColumn)])
@@ -103,6 +129,23 @@ def concat_batches(batches: Sequence[Batch]) -> Batch:
     return Batch(columns, sum(batch.length for batch in batches), batches[-1].ready)
 
 
+def settled_batch(batch: Batch) -> Batch:
+    """The batch as it may be kept for long: see `views.settled`."""
+    columns = tuple(map(settled, batch.columns))
+    return batch if columns == batch.columns else Batch(columns, batch.length, batch.ready)
+
+
+def own_texts(batch: Batch, positions: Collection[int]) -> Batch:
+    """The batch with copies of the texts that lie elsewhere, in the columns at `positions`."""
+    if not any(isinstance(batch.columns[position], ViewColumn) for position in positions):
+        return batch
+    columns = [
+        materialised(column) if isinstance(column, ViewColumn) and position in positions else column
+        for position, column in enumerate(batch.columns)
+    ]
+    return Batch(tuple(columns), batch.length, batch.ready)
+
+
 def decode(column: DictionaryColumn) -> Column:
     """The plain column behind the codes."""
     if len(column.dictionary) == 0:
@@ -112,11 +155,13 @@ def decode(column: DictionaryColumn) -> Column:
 
 
 def plain(column: Column) -> FixedColumn | WideDecimalColumn | BytesColumn:
-    """The column itself, or the values behind its codes."""
+    """The column itself, the values behind its codes, or the texts behind its views."""
+    if isinstance(column, ViewColumn):
+        return materialised(column)
     if not isinstance(column, DictionaryColumn):
         return column
     decoded = decode(column)
-    assert not isinstance(decoded, DictionaryColumn)
+    assert not isinstance(decoded, DictionaryColumn | ViewColumn)
     return decoded
 
 
@@ -140,6 +185,8 @@ def with_validity(column: Column, validity: torch.Tensor | None) -> Column:
             return DictionaryColumn(type_, codes, dictionary, validity)
         case BytesColumn(type=type_, offsets=offsets, data=data):
             return BytesColumn(type_, offsets, data, validity)
+        case ViewColumn(type=type_, views=views, held=held, text_bytes=text_bytes):
+            return ViewColumn(type_, views, held, text_bytes, validity)
 
 
 def all_null(type_: pa.DataType, rows: int, device: torch.device, *, like: Column | None = None) -> Column:
@@ -172,6 +219,8 @@ def device_of(column: Column) -> torch.device:
     match column:
         case FixedColumn(values=tensor) | WideDecimalColumn(high=tensor) | BytesColumn(offsets=tensor):
             return tensor.device
+        case ViewColumn(views=views):
+            return views.device
         case DictionaryColumn(codes=codes):
             return codes.device
 

@@ -16,17 +16,20 @@ from pystachio.operators.arrow import (
     dictionary_from_arrow,
     large_array,
 )
-from pystachio.operators.column import BytesColumn, Dictionary, DictionaryColumn, FixedColumn
+from pystachio.operators.column import BytesColumn, Dictionary, DictionaryColumn, FixedColumn, ViewColumn
 from pystachio.operators.kernels.texts import encode_texts, find_texts, number_texts
+from pystachio.operators.kernels.views import materialised
 from pystachio.operators.placement import column_on, table_on
 
 _HOST: Final = torch.device("cpu")
 
 
-def to_codes(column: BytesColumn | FixedColumn | DictionaryColumn) -> DictionaryColumn:
+def to_codes(column: BytesColumn | ViewColumn | FixedColumn | DictionaryColumn) -> DictionaryColumn:
     """The column with its distinct values in a dictionary (int32 codes in order of first appearance)."""
     if isinstance(column, DictionaryColumn):
         return column
+    if isinstance(column, ViewColumn):
+        column = materialised(column)
     device = _device(column)
     if isinstance(column, BytesColumn):
         numbers, dictionary = encode_texts(_on_host(column))

@@ -72,10 +72,9 @@ class KeyThreshold:
 
     def _of_values(self, column: Column) -> Masks:
         """What stands under NULLs is arbitrary."""
-        if isinstance(column, DictionaryColumn):
-            if isinstance(column.dictionary.values, BytesColumn):
-                return self._of_codes(column)
-            column = plain(column)
+        if isinstance(column, DictionaryColumn) and isinstance(column.dictionary.values, BytesColumn):
+            return self._of_codes(column)
+        column = plain(column)
         match column:
             case BytesColumn():
                 return self._of_texts(column)

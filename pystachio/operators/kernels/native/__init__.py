@@ -14,7 +14,7 @@ from functools import cache
 from importlib.machinery import EXTENSION_SUFFIXES
 from pathlib import Path
 
-INTERFACE_VERSION = 10
+INTERFACE_VERSION = 11
 _NAME = "_native"
 
 LOWEST = -(2**63)
@@ -206,8 +206,12 @@ def _declare_hashing(loaded: ctypes.CDLL) -> None:
         "mix_hashes": (pointer, width, pointer, number, pointer),
         "split_rows": (pointer, pointer, number, width, width, pointer, pointer),
         "group_extremes": (pointer, width, pointer, width, number, width, pointer),
+        "copy_views": (pointer, number, pointer, pointer),
+        "same_views": (pointer, pointer, number, pointer, width),
     }
     counting = {
+        "view_texts": (pointer, pointer, number, pointer, width, number, pointer),
+        "take_views": (pointer, number, pointer, width, number, pointer),
         "number_keys": (pointer, number, number, pointer, number, pointer, pointer, pointer),
         "number_texts": (*(pointer,) * 3, number, number, pointer, number, *(pointer,) * 4),
         "number_words": (pointer, width, number, number, pointer, number, *(pointer,) * 5),

@@ -1,0 +1,102 @@
+/* Views of strings: see views.h. */
+#include "views.h"
+
+#include "internal.h"
+#include "slots.h"
+
+#define AHEAD 16
+
+PS_INLINE int64_t position_at(const void *positions, int32_t width, int64_t i) {
+    if (positions == NULL) return i;
+    return width == 4 ? ((const int32_t *)positions)[i] : ((const int64_t *)positions)[i];
+}
+
+PS_INLINE int64_t view_texts(const int64_t *restrict offsets, const uint8_t *data, int64_t length,
+                             const void *restrict positions, int32_t width, int64_t count, ps_view *restrict out) {
+    int64_t total = 0;
+    for (int64_t i = 0; i < count; i++) {
+        int64_t at = position_at(positions, width, i);
+        if (PS_UNLIKELY((uint64_t)at >= (uint64_t)length)) return -1;
+        out[i].address = (uint64_t)(uintptr_t)data + (uint64_t)offsets[at];
+        out[i].length = offsets[at + 1] - offsets[at];
+        total += out[i].length;
+    }
+    return total;
+}
+
+int64_t pystachio_view_texts(const int64_t *offsets, const uint8_t *data, int64_t length, const void *positions,
+                             int32_t width, int64_t count, ps_view *out) {
+    if (positions == NULL) return view_texts(offsets, data, length, NULL, 0, count, out);
+    if (width == 4) return view_texts(offsets, data, length, positions, 4, count, out);
+    return width == 8 ? view_texts(offsets, data, length, positions, 8, count, out) : -1;
+}
+
+PS_INLINE int64_t take_views(const ps_view *restrict views, int64_t length, const void *restrict positions,
+                             int32_t width, int64_t count, ps_view *restrict out) {
+    int64_t total = 0;
+    for (int64_t i = 0; i < count; i++) {
+        int64_t at = position_at(positions, width, i);
+        if (PS_UNLIKELY((uint64_t)at >= (uint64_t)length)) return -1;
+        out[i] = views[at];
+        total += views[at].length;
+    }
+    return total;
+}
+
+int64_t pystachio_take_views(const ps_view *views, int64_t length, const void *positions, int32_t width, int64_t count,
+                             ps_view *out) {
+    if (width == 4) return take_views(views, length, positions, 4, count, out);
+    return width == 8 ? take_views(views, length, positions, 8, count, out) : -1;
+}
+
+/* Most strings are short: two moves that overlap, and no call. */
+void pystachio_copy_views(const ps_view *views, int64_t count, int64_t *offsets, uint8_t *out) {
+    int64_t to = 0;
+    offsets[0] = 0;
+    for (int64_t i = 0; i < count; i++) {
+        if (i + AHEAD < count) prefetch((const void *)(uintptr_t)views[i + AHEAD].address);
+        const uint8_t *from = (const uint8_t *)(uintptr_t)views[i].address;
+        int64_t length = views[i].length;
+        if (length >= 16) {
+            if (length <= 64) {
+                memcpy(out + to, from, 16);
+                if (length > 32) memcpy(out + to + 16, from + 16, 16);
+                if (length > 48) memcpy(out + to + 32, from + 32, 16);
+                memcpy(out + to + length - 16, from + length - 16, 16);
+            } else {
+                memcpy(out + to, from, (size_t)length);
+            }
+        } else if (length >= 8) {
+            memcpy(out + to, from, 8);
+            memcpy(out + to + length - 8, from + length - 8, 8);
+        } else {
+            for (int64_t j = 0; j < length; j++) out[to + j] = from[j];
+        }
+        to += length;
+        offsets[i + 1] = to;
+    }
+}
+
+PS_INLINE int32_t same_views(const ps_view *views, const uint8_t *validity, int64_t count, const void *models,
+                             int32_t width) {
+    for (int64_t i = 0; i < count; i++) {
+        int64_t model = position_at(models, width, i);
+        if (PS_UNLIKELY((uint64_t)model >= (uint64_t)count)) return -1;
+        if (validity != NULL) {
+            if (validity[i] != validity[model]) return 0;
+            if (!validity[i]) continue;
+        }
+        ps_view mine = views[i], other = views[model];
+        if (mine.length != other.length) return 0;
+        if (mine.address == other.address || mine.length == 0) continue;
+        if (memcmp((const void *)(uintptr_t)mine.address, (const void *)(uintptr_t)other.address, (size_t)mine.length))
+            return 0;
+    }
+    return 1;
+}
+
+int32_t pystachio_same_views(const ps_view *views, const uint8_t *validity, int64_t count, const void *models,
+                             int32_t width) {
+    if (width == 4) return same_views(views, validity, count, models, 4);
+    return width == 8 ? same_views(views, validity, count, models, 8) : -1;
+}

@@ -1,0 +1,129 @@
+"""Texts where they lie: rows of text columns that move without their bytes, on a CPU in C where that is built.
+
+A join multiplies rows, and a group-by or a limit behind it leaves few: bytes that are not copied before that are not
+copied in vain. `materialised` copies them, once, for whoever must read them.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Sequence
+from typing import Final
+
+import torch
+
+from pystachio.operators.column import BytesColumn, Column, ViewColumn
+from pystachio.operators.kernels import native
+
+_HELD_PER_TEXT: Final = 2
+"""Whoever keeps rows may keep so many times the bytes of their texts alive."""
+
+
+def can_view(column: BytesColumn) -> bool:
+    """Whether rows of the column can be views."""
+    return column.data.device.type == "cpu" and native.library() is not None
+
+
+def view_texts(column: BytesColumn, indices: torch.Tensor | None) -> ViewColumn:
+    """Rows `indices` (int32 or int64; None: all) without their validity, for a column that `can_view`."""
+    offsets, data = column.offsets.contiguous(), column.data.contiguous()
+    rows = len(column) if indices is None else indices.shape[0]
+    views = torch.empty((rows, 2), dtype=torch.int64)
+    total = _library().pystachio_view_texts(
+        offsets.data_ptr(), data.data_ptr(), len(column), *_positions(indices, rows), views.data_ptr()
+    )
+    if total < 0:
+        raise IndexError("a position outside the strings")
+    return ViewColumn(column.type, views, (data,), total)
+
+
+def take_views(column: ViewColumn, indices: torch.Tensor) -> ViewColumn:
+    """Rows `indices` (int32 or int64) without their validity."""
+    views = torch.empty((indices.shape[0], 2), dtype=torch.int64)
+    total = _library().pystachio_take_views(
+        column.views.data_ptr(), len(column), *_positions(indices, indices.shape[0]), views.data_ptr()
+    )
+    if total < 0:
+        raise IndexError("a position outside the strings")
+    return ViewColumn(column.type, views, column.held, total)
+
+
+def slice_views(column: ViewColumn, start: int, stop: int) -> ViewColumn:
+    """Rows [start, stop) without their validity."""
+    views = column.views[start:stop]
+    return ViewColumn(column.type, views, column.held, int(views[:, 1].sum()))
+
+
+def concat_views(columns: Sequence[ViewColumn | BytesColumn], validity: torch.Tensor | None) -> ViewColumn:
+    """The rows of all columns (at least one), one after the other."""
+    parts = [view_texts(column, None) if isinstance(column, BytesColumn) else column for column in columns]
+    held = {tensor.untyped_storage().data_ptr(): tensor for part in parts for tensor in part.held}
+    views = torch.cat([part.views for part in parts])
+    total = sum(part.text_bytes for part in parts)
+    return ViewColumn(parts[0].type, views, tuple(held.values()), total, validity)
+
+
+def materialised(column: ViewColumn) -> BytesColumn:
+    """The same rows with bytes of their own."""
+    offsets = torch.empty(len(column) + 1, dtype=torch.int64)
+    data = torch.empty(column.text_bytes, dtype=torch.uint8)
+    _library().pystachio_copy_views(column.views.data_ptr(), len(column), offsets.data_ptr(), data.data_ptr())
+    return BytesColumn(column.type, offsets, data, column.validity)
+
+
+def settled(column: Column) -> Column:
+    """The column as it may be kept for long: with bytes of its own unless what it keeps alive is not much more."""
+    if isinstance(column, ViewColumn) and column.held_bytes > _HELD_PER_TEXT * column.text_bytes:
+        return materialised(column)
+    return column
+
+
+def texts_equal(column: BytesColumn | ViewColumn, models: torch.Tensor) -> bool:
+    """Whether each row i has the text of row models[i] (int32 or int64), or both are NULL. Bytes are read in place."""
+    if isinstance(column, BytesColumn) and not can_view(column):
+        return _equal_anywhere(column, models)
+    views = view_texts(column, None) if isinstance(column, BytesColumn) else column
+    validity = None if column.validity is None else column.validity.contiguous()
+    found = _library().pystachio_same_views(
+        views.views.data_ptr(),
+        None if validity is None else validity.data_ptr(),
+        len(column),
+        models.data_ptr(),
+        models.itemsize,
+    )
+    if found < 0:
+        raise IndexError("a position outside the strings")
+    return bool(found)
+
+
+def _equal_anywhere(column: BytesColumn, models: torch.Tensor) -> bool:
+    rows = torch.arange(len(column), device=models.device)
+    if column.validity is not None:
+        if not torch.equal(column.validity, column.validity.index_select(0, models)):
+            return False
+        rows = rows[column.validity]
+    models = models.index_select(0, rows)
+    starts, ends = column.offsets[:-1], column.offsets[1:]
+    lengths = (ends - starts).index_select(0, rows)
+    if not torch.equal(lengths, (ends - starts).index_select(0, models)):
+        return False
+    within = torch.arange(int(lengths.sum()), device=models.device)
+    within -= torch.repeat_interleave(lengths.cumsum(0) - lengths, lengths)
+    mine, others = (
+        column.data.index_select(0, torch.repeat_interleave(starts.index_select(0, which), lengths) + within)
+        for which in (rows, models)
+    )
+    return torch.equal(mine, others)
+
+
+def _positions(indices: torch.Tensor | None, rows: int) -> tuple[int | None, int, int]:
+    if indices is None:
+        return None, 0, rows
+    assert indices.is_contiguous()
+    return indices.data_ptr(), indices.itemsize, rows
+
+
+def _library() -> ctypes.CDLL:
+    library = native.library()
+    assert library is not None
+    return library
