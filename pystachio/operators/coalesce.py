@@ -29,7 +29,7 @@ class Coalesced:
             if not self._pending and batch.length >= self._least_rows:
                 due = [batch]
             else:
-                self._pending.append(settled_batch(batch))
+                self._pending.append(settled_batch(batch, waits=True))
                 self._pending_rows += batch.length
                 due = self._take() if self._pending_rows >= self._least_rows else []
         if due:

@@ -129,9 +129,9 @@ def concat_batches(batches: Sequence[Batch]) -> Batch:
     return Batch(columns, sum(batch.length for batch in batches), batches[-1].ready)
 
 
-def settled_batch(batch: Batch) -> Batch:
-    """The batch as it may be kept for long: see `views.settled`."""
-    columns = tuple(map(settled, batch.columns))
+def settled_batch(batch: Batch, *, waits: bool = False) -> Batch:
+    """`views.settled` of every column."""
+    columns = tuple(settled(column, waits=waits) for column in batch.columns)
     return batch if columns == batch.columns else Batch(columns, batch.length, batch.ready)
 
 

@@ -15,8 +15,9 @@ import torch
 from pystachio.operators.column import BytesColumn, Column, ViewColumn
 from pystachio.operators.kernels import native
 
-_HELD_PER_TEXT: Final = 2
-"""Whoever keeps rows may keep so many times the bytes of their texts alive."""
+_MOST_KEPT: Final = 2
+_MOST_WAITING: Final = 8
+"""So many times the bytes of its texts a column may keep alive: for long, and until a few more rows have come."""
 
 
 def can_view(column: BytesColumn) -> bool:
@@ -71,9 +72,13 @@ def materialised(column: ViewColumn) -> BytesColumn:
     return BytesColumn(column.type, offsets, data, column.validity)
 
 
-def settled(column: Column) -> Column:
-    """The column as it may be kept for long: with bytes of its own unless what it keeps alive is not much more."""
-    if isinstance(column, ViewColumn) and column.held_bytes > _HELD_PER_TEXT * column.text_bytes:
+def settled(column: Column, *, waits: bool = False) -> Column:
+    """The column with bytes of its own where its texts are too little of what it keeps alive.
+
+    It is to be kept for long, or `waits`: a few rows, for more of their kind.
+    """
+    most = _MOST_WAITING if waits else _MOST_KEPT
+    if isinstance(column, ViewColumn) and column.held_bytes > most * column.text_bytes:
         return materialised(column)
     return column
 
