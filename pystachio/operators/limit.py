@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from pystachio.operators.batch import Batch, Schema
-from pystachio.operators.kernels.selection import slice_batch
+from pystachio.operators.kernels.selection import settled_batch, slice_batch
 from pystachio.operators.operator import Operator, Output
 from pystachio.runtime.channels import Receiver
 from pystachio.runtime.context import Context
@@ -40,9 +40,13 @@ class Limit:
                 stop = batch.length if left is None else min(batch.length, start + left)
                 if stop > start:
                     if (start, stop) != (0, batch.length):
-                        batch = await ctx.stream.run(slice_batch, batch, start, stop)
+                        batch = await ctx.stream.run(_cut, batch, start, stop)
                     await out.send(batch)
                     left = None if left is None else left - (stop - start)
                 if left == 0:
                     break
         receiver.close()
+
+
+def _cut(batch: Batch, start: int, stop: int) -> Batch:
+    return settled_batch(slice_batch(batch, start, stop))

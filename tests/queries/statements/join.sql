@@ -41,3 +41,13 @@ select f.ratio, count(*) from facts f join facts g on f.ratio = g.ratio where f.
 select a.id, b.id from facts a join facts b on a.wide = b.wide and a.price = b.price order by 1, 2;
 select count(*) from facts a left join facts b on a.big = b.big and a.id <> b.id;
 select d.key from dimension d where d.category = all (select 3);
+select f.key, d.name, d.category, count(*), min(f.text) from facts f join dimension d on f.key = d.key group by f.key, d.name, d.category order by 1;
+select d.key, f.text, f.word, sum(f.id) from facts f join dimension d on f.key = d.key group by d.key, f.text, f.word order by 1, 2 nulls last, 3 nulls last;
+select f.id, f.text, d.name, o.name from facts f left join dimension d on f.key = d.key left join other o on o.key = d.key order by f.id desc, o.name nulls last limit 20;
+select t.name, t.text, count(*) from (select d.name, f.text from facts f join dimension d on f.key = d.key union all select o.name, f.text from facts f join other o on f.key = o.key) t group by t.name, t.text order by 1 nulls last, 2 nulls last;
+select d.name || '/' || coalesce(f.text, '') as both_texts, d.name, upper(f.text) from facts f join dimension d on f.key = d.key where f.id < 500 order by f.id, d.key;
+select f.id, case when f.flag then f.text else d.name end from facts f left join dimension d on f.key = d.key order by f.id limit 400;
+select f.id, f.text from facts f join dimension d on f.key = d.key where f.text like '%a%' or d.name like '%e%' order by f.id, f.text;
+select a.text, count(*) from facts a join dimension d on a.key = d.key join facts b on a.text = b.text and b.id < 100 group by a.text order by 1;
+select d.name, count(distinct f.text) from facts f join dimension d on f.key = d.key group by d.name order by 1 nulls last;
+select * from (select f.id, f.text, d.name from facts f join dimension d on f.key = d.key order by f.id limit 100 offset 50) t order by t.text nulls last, t.name nulls last, t.id;
