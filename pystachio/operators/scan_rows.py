@@ -33,7 +33,7 @@ _USELESS = 0.9
 """A runtime filter that lets this share of the first `_TRIAL_ROWS` rows pass is not worth its gather."""
 
 
-_LEAST_TAKEN = 1 << 15
+_LEAST_TAKEN = 1 << 16
 _MOST_TAKEN = 1 << 20
 """Rows that a worker takes at once: less does not pay the way there, more keeps others from getting their turn."""
 
@@ -234,7 +234,7 @@ class HotRows:
     def take(self) -> list[ScanRows]:
         """The next ones for a worker; none when all are taken."""
         with self._lock:
-            left = min(max(self._rows // (2 * self._workers), _LEAST_TAKEN), _MOST_TAKEN)
+            left = min(max(2 * self._rows // (3 * self._workers), _LEAST_TAKEN), _MOST_TAKEN)
             taken: list[ScanRows] = []
             while left > 0 and self._waiting:
                 rows = self._waiting.popleft()

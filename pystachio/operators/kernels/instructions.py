@@ -50,6 +50,7 @@ class Operation(IntEnum):
     MULTIPLY = auto()
     SCALE = auto()
     APPEND = auto()
+    DIVIDE = auto()
     ADD_FLOATS = auto()
     SUBTRACT_FLOATS = auto()
     MULTIPLY_FLOATS = auto()

@@ -189,6 +189,25 @@ def test_hash_tables(count: int, keys: int) -> None:
 
 
 @every_length
+@pytest.mark.parametrize("by", [2, 3, 1000, 2**52, 2**53 + 1, 2**63 - 1])
+def test_division(count: int, by: int) -> None:
+    chance, written = rng(16), Written()
+    wide, narrow = numbers(chance, count), numbers(chance, count) >> 11
+    wanted = []
+    for values, exact in ((wide, 0), (narrow, 2)):
+        if exact and by > 2**52:
+            continue
+        register = written.load(values)
+        down = [int(value) // by for value in values]
+        for kind in (0, 1):
+            written.out(written.compute(Operation.DIVIDE, register, x=by, kind=kind + exact))
+            towards_zero = [q + (kind and q < 0 and q * by != int(v)) for q, v in zip(down, values, strict=True)]
+            wanted.append(np.array(towards_zero, dtype=np.int64))
+    for found, expected in zip(written.run(count), wanted, strict=True):
+        same(found, expected)
+
+
+@every_length
 @pytest.mark.parametrize("span", [1, 63, 64, 65, 5000])
 def test_ranks(count: int, span: int) -> None:
     chance, written = rng(15), Written()

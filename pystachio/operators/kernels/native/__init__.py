@@ -14,7 +14,7 @@ from functools import cache
 from importlib.machinery import EXTENSION_SUFFIXES
 from pathlib import Path
 
-INTERFACE_VERSION = 10
+INTERFACE_VERSION = 11
 _NAME = "_native"
 
 LOWEST = -(2**63)

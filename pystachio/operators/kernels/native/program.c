@@ -254,6 +254,7 @@ PS_CLONES static void run_from(ps_run *run, const ps_instruction *now, vector v,
         case PS_MULTIPLY: INTEGER_LOOP(a[i] * b[i])
         case PS_SCALE: INTEGER_LOOP(a[i] * x + y)
         case PS_APPEND: INTEGER_LOOP(a[i] * x + b[i])
+        case PS_DIVIDE: divide(n, now->kind, INTEGERS(now->a), now->x, INTEGERS(now->out)); break;
         case PS_OFFSET: INTEGER_LOOP(a[i] - x < y ? a[i] - x : y)
         case PS_ADD_FLOATS: FLOAT_LOOP(a[i] + b[i])
         case PS_SUBTRACT_FLOATS: FLOAT_LOOP(a[i] - b[i])

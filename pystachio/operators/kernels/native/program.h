@@ -39,6 +39,7 @@ enum ps_operation {
     PS_MULTIPLY,       /* out = a * b */
     PS_SCALE,          /* out = a * x + y */
     PS_APPEND,         /* out = a * x + b */
+    PS_DIVIDE,         /* out = a / x, x > 0, rounded down, or towards zero with bit 0 of `kind`; bit 1: |a|, x <= 2^52 */
     PS_ADD_FLOATS,     /* out = a + b */
     PS_SUBTRACT_FLOATS,
     PS_MULTIPLY_FLOATS,

@@ -192,6 +192,20 @@ PS_INLINE void gather_float(int32_t n, const int64_t *restrict at, const void *t
 #undef LOOP
 }
 
+/* What lies under a NULL may be any number: the conversion to double and back stays within int64. */
+PS_INLINE void divide(int32_t n, int32_t kind, const int64_t *restrict a, int64_t by, int64_t *restrict out) {
+    int64_t down = !(kind & 1);
+    if (kind & 2) {
+        double divisor = (double)by;
+        EACH({
+            int64_t whole = (int64_t)((double)a[i] / divisor);
+            int64_t rest = (int64_t)((uint64_t)a[i] - (uint64_t)whole * (uint64_t)by);
+            out[i] = whole - (down & (rest < 0));
+        })
+    } else
+        EACH(out[i] = a[i] / by - (down & (a[i] % by < 0));)
+}
+
 PS_INLINE void rank(int32_t n, const int64_t *restrict codes, const ps_ranks *restrict ranks, int64_t *restrict out) {
     EACH(out[i] = ps_rank(ranks, (uint64_t)codes[i]);)
 }
