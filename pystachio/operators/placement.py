@@ -34,7 +34,7 @@ def to_device(batch: Batch, stream: Stream) -> Batch:
     count_in_job(COPIED_TO_DEVICE, sum(part.nbytes for part in parts))
     copies, ready = stream.upload(parts)
     waiting = iter(copies)
-    columns = tuple(_rebuilt(column, [next(waiting) for _ in tensors_of(column)]) for column in batch.columns)
+    columns = tuple(rebuilt(column, [next(waiting) for _ in tensors_of(column)]) for column in batch.columns)
     return Batch(columns, batch.length, ready)
 
 
@@ -52,9 +52,9 @@ def column_on(column: Column, device: torch.device) -> Column:
     if all(part.device == device for part in parts):
         return column
     if device.type == "cpu":
-        return _rebuilt(column, [on_host(part) for part in parts])
+        return rebuilt(column, [on_host(part) for part in parts])
     count_in_job(COPIED_TO_DEVICE, sum(part.nbytes for part in parts))
-    return _rebuilt(column, [part.to(device) for part in parts])
+    return rebuilt(column, [part.to(device) for part in parts])
 
 
 def values_on(dictionary: Dictionary, device: torch.device) -> BytesColumn | FixedColumn:
@@ -96,7 +96,7 @@ def tensors_of(column: Column) -> tuple[torch.Tensor, ...]:
             return offsets, data, *validity
 
 
-def _rebuilt(column: Column, parts: list[torch.Tensor]) -> Column:
+def rebuilt(column: Column, parts: list[torch.Tensor]) -> Column:
     """The same column on other tensors, in the order of `tensors_of`."""
     validity = None if column.validity is None else parts[-1]
     match column:

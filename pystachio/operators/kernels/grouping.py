@@ -10,7 +10,7 @@ from typing import Final
 import torch
 
 from pystachio.operators.column import BytesColumn, Column
-from pystachio.operators.kernels import direct, hash_table, primitives
+from pystachio.operators.kernels import direct, hash_table, portable, primitives
 from pystachio.operators.kernels.direct import SLOTS_PER_ROW
 from pystachio.operators.kernels.keys import KeyCodes, group_codes
 from pystachio.operators.kernels.numbering import Numbering
@@ -52,7 +52,7 @@ class Grouping:
         """int64 [groups]."""
         if self.ids is None:
             return torch.full((1,), self.rows, dtype=torch.int64, device=self.device)
-        counts = torch.bincount(self.ids, minlength=self.slots) if self.slot_rows is None else self.slot_rows
+        counts = portable.count_ids(self.ids, self.slots) if self.slot_rows is None else self.slot_rows
         return self._groups_of(counts)
 
     @property
@@ -64,10 +64,13 @@ class Grouping:
             self.representatives, torch.arange(self.rows, device=self.device).to(self.representatives.dtype)
         )
 
-    def sums(self, values: torch.Tensor) -> torch.Tensor:
-        """[groups] of `values` [rows]: float64, or int64 for integers of any width."""
+    def sums(self, values: torch.Tensor, kept: torch.Tensor | None = None) -> torch.Tensor:
+        """[groups] of `values` [rows] in the rows that are `kept` (None: all): float64, or int64 for integers of any
+        width."""
         if not values.dtype.is_floating_point and self.codes is not None:
-            return self._groups_of(primitives(self.device).group_sums(values, self.codes, self.slots))
+            return self._groups_of(primitives(self.device).group_sums(values, self.codes, self.slots, kept))
+        if kept is not None:
+            values = torch.where(kept, values, 0)
         if self.ids is None:
             return values.sum().reshape(1)
         total = torch.zeros(self.slots, dtype=values.dtype, device=self.device)
