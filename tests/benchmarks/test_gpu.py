@@ -66,9 +66,11 @@ import sys, zipfile
 from pathlib import Path
 with zipfile.ZipFile({str(wheel)!r}, "w") as archive:
     archive.writestr("pystachio_travelled.py", "here = True")
-    archive.writestr("pystachio_travelled-1.dist-info/WHEEL", "Wheel-Version: 1.0\\nRoot-Is-Purelib: true\\nTag: py3-none-any\\n")
-    archive.writestr("pystachio_travelled-1.dist-info/METADATA", "Metadata-Version: 2.1\\nName: pystachio-travelled\\nVersion: 1\\n")
-    archive.writestr("pystachio_travelled-1.dist-info/RECORD", "")
+    about = "pystachio_travelled-1.dist-info/"
+    tags = "Wheel-Version: 1.0\\nRoot-Is-Purelib: true\\nTag: py3-none-any\\n"
+    archive.writestr(about + "WHEEL", tags)
+    archive.writestr(about + "METADATA", "Metadata-Version: 2.1\\nName: pystachio-travelled\\nVersion: 1\\n")
+    archive.writestr(about + "RECORD", "")
 from benchmarks import travelling
 travelling._ENGINE = ("pystachio_travelled",)
 assert travelling.missing() == ["pystachio_travelled"]
