@@ -250,7 +250,11 @@ class FakeDevice:
             return function(*tree_map(_numbers, args), **tree_map(_numbers, kwargs))
         if name not in ("to", "copy_", "type_as"):
             self._check(name, tensors, ours)
-        if name in _WAITS or _is_mask_index(name, args):
+        if (
+            (name in _WAITS and not kwargs.get("output_size"))
+            or _is_mask_index(name, args)
+            or self._is_waiting_upload(name, args, kwargs)
+        ):
             self._wait(name, ours)
         return self._launch(function, ours, args, kwargs)
 
@@ -263,6 +267,18 @@ class FakeDevice:
             self.refuse(f"{name} has no CUDA kernel for integers")
         if any(tensor.dtype in _HARDLY_ANY_KERNEL for tensor in ours):
             self.refuse(f"{name} of unsigned integers")
+
+    @staticmethod
+    def _is_waiting_upload(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+        """From the host's memory, without `non_blocking`: the host waits for the copy."""
+        if name in ("tensor", "as_tensor"):
+            return True
+        sources = args[1:] if name == "copy_" else args if name == "to" else ()
+        from_host = any(
+            isinstance(source, torch.Tensor) and not isinstance(source, DeviceTensor) and source.numel()
+            for source in sources[:1]
+        )
+        return from_host and not kwargs.get("non_blocking")
 
     def _wait(self, name: str, inputs: list[DeviceTensor]) -> None:
         stream = self.current()
@@ -308,6 +324,9 @@ class _Job(TorchFunctionMode):
     ) -> Any:
         kwargs = kwargs or {}
         name = getattr(function, "__name__", "")
+        if name == "pin_memory":
+            # torch itself keeps such memory until the copies out of it are over.
+            return args[0].clone()
         if kwargs.get("pin_memory"):
             return _installed().pinned.allocate(function(*args, **{**kwargs, "pin_memory": False}))
         if name == "copy_" and not isinstance(args[0], DeviceTensor) and _installed().pinned.holds(args[0]):

@@ -155,9 +155,7 @@ def pairs(
     total = int(ends[-1]) if ends.shape[0] else 0
     if total == 0:
         return
-    firsts = torch.arange(0, total, limit, device=ends.device)
-    edges = torch.stack((firsts, (firsts + limit).clamp_(max=total) - 1))
-    first_rows, last_rows = torch.searchsorted(ends, edges, right=True).tolist()
+    first_rows, last_rows = _rows_of_slices(ends, total, limit)
     for first, first_row, last_row in zip(range(0, total, limit), first_rows, last_rows, strict=True):
         last, of = min(first + limit, total), slice(first_row, last_row + 1)
         whole_begins = ends[of] - counts[of]
@@ -165,6 +163,18 @@ def pairs(
         lengths = ends[of].clamp(max=last) - begins
         rows = torch.arange(first_row, last_row + 1, dtype=row_dtype(last_row + 1), device=ends.device)
         shifts = starts[of] + (begins - whole_begins) - (begins - first)
-        positions = torch.arange(last - first, device=ends.device) + torch.repeat_interleave(shifts, lengths)
+        size = last - first  # known here, so that no device is asked for it
+        positions = torch.arange(size, device=ends.device)
+        positions += torch.repeat_interleave(shifts, lengths, output_size=size)
         found = positions if order is None else order.index_select(0, positions)
-        yield torch.repeat_interleave(rows, lengths), found
+        yield torch.repeat_interleave(rows, lengths, output_size=size), found
+
+
+def _rows_of_slices(ends: torch.Tensor, total: int, limit: int) -> tuple[list[int], list[int]]:
+    """The first and the last row of each `limit` of the `total` pairs; `ends` are the pairs up to each row."""
+    if total <= limit:
+        return [0], [ends.shape[0] - 1]
+    firsts = torch.arange(0, total, limit, device=ends.device)
+    edges = torch.stack((firsts, (firsts + limit).clamp_(max=total) - 1))
+    first_rows, last_rows = torch.searchsorted(ends, edges, right=True).tolist()
+    return first_rows, last_rows

@@ -16,6 +16,8 @@ import torch
 
 from pystachio.operators.kernels import portable
 
+NOT_INSTALLED: Final = "Triton is not installed"
+
 _LOCK: Final = threading.Lock()
 _FOUND: Final[dict[torch.device, ModuleType | str]] = {}
 
@@ -40,7 +42,7 @@ def problem(device: torch.device) -> str | None:
 
 def _examine(device: torch.device) -> ModuleType | str:
     if find_spec("triton") is None:
-        return "Triton is not installed"
+        return NOT_INSTALLED
     if device.type != "cuda" or not torch.cuda.is_available():
         return f"{device} is no CUDA device of this machine"
     try:
