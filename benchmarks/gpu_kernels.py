@@ -50,6 +50,7 @@ ON_A_DEVICE: Mapping[str, tuple[str, float, Arguments]] = {
         13,
         lambda rows, random: (_numbers(rows, random), _codes(rows, random, FEW), FEW, _mask(rows, random)),
     ),
+    "number_keys, random keys": ("number_keys", 12, lambda rows, random: (_numbers(rows, random),)),
     f"group_rows, {FEW} groups": ("group_rows", 4, lambda rows, random: (_codes(rows, random, FEW), FEW)),
 }
 """Beside `PRIMITIVES`, by name: the primitive, the bytes that a row reads and writes at least, the arguments."""

@@ -11,14 +11,14 @@ from typing import Final
 
 import torch
 
-from pystachio.operators.kernels import portable, triton_library
+from pystachio.operators.kernels import hash_triton, portable, triton_library
+from pystachio.operators.kernels.numbering import Numbering
 from pystachio.operators.kernels.portable import all_true as all_true
 from pystachio.operators.kernels.portable import any_true as any_true
 from pystachio.operators.kernels.portable import arithmetic as arithmetic
 from pystachio.operators.kernels.portable import compare as compare
 from pystachio.operators.kernels.portable import minimum_and_maximum as minimum_and_maximum
 from pystachio.operators.kernels.portable import number_codes as number_codes
-from pystachio.operators.kernels.portable import number_keys as number_keys
 from pystachio.operators.kernels.portable import offsets_within as offsets_within
 from pystachio.operators.kernels.portable import pairs as pairs
 from pystachio.operators.kernels.portable import ranges as ranges
@@ -26,7 +26,7 @@ from pystachio.operators.kernels.portable import ranges_of as ranges_of
 from pystachio.runtime.metrics import count_in_job
 
 WITHOUT_TRITON: Final = "inner loops by torch for want of Triton"
-WITH_TRITON: Final = ("compact", "group_rows", "group_sums", "indices_of_true", "lookup_within")
+WITH_TRITON: Final = ("compact", "group_rows", "group_sums", "indices_of_true", "lookup_within", "number_keys")
 
 _MOST_ROWS: Final = 1 << 30
 _MOST_SLOTS: Final = 64
@@ -59,6 +59,12 @@ def group_rows(codes: torch.Tensor, slots: int) -> tuple[torch.Tensor, torch.Ten
     suits = slots <= _MOST_SLOTS and codes.shape[0] <= _MOST_ROWS
     found = _launchers(codes.device) if suits else None
     return portable.group_rows(codes, slots) if found is None else found.group_rows(codes, slots)
+
+
+def number_keys(keys: torch.Tensor) -> Numbering:
+    """The distinct ones of `keys` (int64 [rows])."""
+    found = _launchers(keys.device) if keys.shape[0] <= _MOST_ROWS else None
+    return portable.number_keys(keys) if found is None else hash_triton.number_keys(found, keys)
 
 
 def lookup_within(

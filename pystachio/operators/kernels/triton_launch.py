@@ -12,6 +12,8 @@ from typing import Final
 import torch
 
 from pystachio.operators.kernels import triton_programs as programs
+from pystachio.operators.kernels.hash_rounds import FIRST_MULTIPLIER, SECOND_MULTIPLIER, RoundsTable
+from pystachio.operators.kernels.numbering import capacity_for
 
 MOST_SLOTS: Final = 64
 """Of kernels that keep a number per group in registers: each row is compared with every slot."""
@@ -19,6 +21,8 @@ MOST_ROWS: Final = 1 << 30
 
 _ELEMENTS: Final = 4096
 _BLOCK: Final = 1024
+_PROBING_BLOCK: Final = 256
+"""A program goes on until the last of its rows has ended its search: small ones wait for fewer others."""
 _PROGRAMS_PER_MULTIPROCESSOR: Final = 8
 _INTERPRETED_PROGRAMS: Final = 3
 
@@ -84,6 +88,38 @@ def lookup_within(
             *(table, values.contiguous(), mask, found, low, high, rows), BLOCK=_BLOCK, MASKED=kept is not None
         )
     return found
+
+
+def insert_keys(keys: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """A table of `keys` (int64 [rows], at most MOST_ROWS): int32 [slots] 1 + the row in each slot (0: free), and int32
+    [rows] the same for each row's key. The host waits for nothing; `hash_rounds` looks after every round who is left.
+    """
+    keys, rows = keys.contiguous(), keys.shape[0]
+    capacity = capacity_for(rows)
+    occupants = torch.zeros(capacity + 1, dtype=torch.int32, device=keys.device)
+    winners = torch.empty(rows, dtype=torch.int32, device=keys.device)
+    if rows:
+        programs.insert_keys[(-(-rows // _PROBING_BLOCK),)](
+            *(keys, occupants, winners, rows), BLOCK=_PROBING_BLOCK, **_hashing(capacity)
+        )
+    return occupants[:capacity], winners
+
+
+def find_keys(table: RoundsTable, keys: torch.Tensor) -> torch.Tensor:
+    """`table.lookup(keys)`; at most MOST_ROWS rows."""
+    keys, rows = keys.contiguous(), keys.shape[0]
+    found = torch.empty(rows, dtype=table.values.dtype, device=keys.device)
+    if rows:
+        programs.find_keys[(-(-rows // _PROBING_BLOCK),)](
+            *(table.keys, table.values, keys, found, table.empty, rows),
+            BLOCK=_PROBING_BLOCK,
+            **_hashing(table.keys.shape[0]),
+        )
+    return found
+
+
+def _hashing(capacity: int) -> dict[str, int]:
+    return {"FIRST": FIRST_MULTIPLIER, "SECOND": SECOND_MULTIPLIER, "SHIFT": 64 - (capacity.bit_length() - 1)}
 
 
 def _kept(mask: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:

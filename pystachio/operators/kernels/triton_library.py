@@ -14,7 +14,7 @@ from typing import Final
 
 import torch
 
-from pystachio.operators.kernels import portable
+from pystachio.operators.kernels import hash_triton, portable
 
 NOT_INSTALLED: Final = "Triton is not installed"
 
@@ -62,14 +62,29 @@ def disagreements(module: ModuleType, device: torch.device) -> list[str]:
     codes = ((numbers * numbers) % 7).to(torch.int32)
     kept = numbers % 3 != 1
     table = torch.arange(rows, dtype=torch.int32, device=device)
-    keys = torch.where(kept, numbers * 2 - rows, values)
+    keys = torch.where(kept, numbers // 2 * 2 - rows, values)
     cases: dict[str, tuple[object, ...]] = {
         "group_sums": (values, codes, 7, kept),
         "indices_of_true": (kept,),
         "compact": (kept, (values, codes, kept)),
         "lookup_within": (table, keys, -3, kept),
     }
-    return [name for name, arguments in cases.items() if not _same(module, name, arguments)]
+    wrong = [name for name, arguments in cases.items() if not _same(module, name, arguments)]
+    return wrong if _numbers(module, keys) else [*wrong, "number_keys"]
+
+
+def _numbers(module: ModuleType, keys: torch.Tensor) -> bool:
+    """Which row stands for a key is up to the device: that equal keys have equal numbers and others do not, is not."""
+    numbering = hash_triton.number_keys(module, keys)
+    numbers, first = numbering.numbers, numbering.first
+    found = numbering.table().lookup(torch.cat((keys, keys ^ 1)))
+    expected = portable.number_keys(keys).table().lookup(keys ^ 1) == 0
+    return (
+        first.shape[0] == len(set(keys.tolist()))
+        and torch.equal(keys.index_select(0, first.index_select(0, numbers)), keys)
+        and torch.equal(found[: keys.shape[0]], numbers + 1)
+        and torch.equal(found[keys.shape[0] :] == 0, expected)
+    )
 
 
 def _same(module: ModuleType, name: str, arguments: tuple[object, ...]) -> bool:

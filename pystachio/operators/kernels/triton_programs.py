@@ -87,3 +87,77 @@ def lookup_between(table, values, kept, found, low, high, rows, BLOCK: tl.conste
     # Outside the range the difference may overflow: it is not used there.
     place = tl.where(hit, value - low, high - low + 1)
     tl.store(found + at, tl.load(table + place, mask=inside), mask=inside)
+
+
+@triton.jit
+def _home(key, FIRST: tl.constexpr, SECOND: tl.constexpr, SHIFT: tl.constexpr):
+    """`hash_rounds.first_slots`."""
+    mixed = (key ^ (key >> 33)) * FIRST
+    mixed = (mixed ^ (mixed >> 32)) * SECOND
+    return (mixed >> SHIFT) & ((1 << (64 - SHIFT)) - 1)
+
+
+@triton.jit
+def insert_keys(
+    keys,
+    occupants,
+    winners,
+    rows,
+    BLOCK: tl.constexpr,
+    FIRST: tl.constexpr,
+    SECOND: tl.constexpr,
+    SHIFT: tl.constexpr,
+):
+    """Each row finds its key's slot by linear probing, or takes a free one: `winners` is 1 + the row in the slot.
+
+    `occupants` (int32, zeros) has one entry more than slots. Nothing is locked and nobody waits: a slot that is taken
+    stays so, and the rows of one key all pass the same slots.
+    """
+    at = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    pending = at < rows
+    key = tl.load(keys + at, mask=pending, other=0)
+    number = (at + 1).to(tl.int32)
+    slot = _home(key, FIRST, SECOND, SHIFT)
+    last_slot = (1 << (64 - SHIFT)) - 1
+    winner = tl.zeros((BLOCK,), tl.int32)
+    while tl.max(pending.to(tl.int32), axis=0) > 0:
+        seen = tl.load(occupants + slot, mask=pending, other=1)
+        is_free = pending & (seen == 0)
+        # Swapping has no mask: who has nothing to take tries the entry behind the slots, which never holds -1.
+        before = tl.atomic_cas(
+            occupants + tl.where(is_free, slot, last_slot + 1), tl.where(is_free, 0, -1), tl.where(is_free, number, 0)
+        )
+        holder = tl.where(is_free, tl.where(before == 0, number, before), seen)
+        ended = pending & (tl.load(keys + holder.to(tl.int64) - 1, mask=pending, other=0) == key)
+        winner = tl.where(ended, holder, winner)
+        slot = tl.where(pending & (ended == 0), (slot + 1) & last_slot, slot)
+        pending = pending & (ended == 0)
+    tl.store(winners + at, winner, mask=at < rows)
+
+
+@triton.jit(do_not_specialize=["empty"])
+def find_keys(
+    table_keys,
+    table_values,
+    keys,
+    found,
+    empty,
+    rows,
+    BLOCK: tl.constexpr,
+    FIRST: tl.constexpr,
+    SECOND: tl.constexpr,
+    SHIFT: tl.constexpr,
+):
+    """The value beside each key, or beside the first empty slot of its search, in one pass."""
+    at = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    inside = at < rows
+    pending = inside
+    key = tl.load(keys + at, mask=inside, other=0)
+    slot = _home(key, FIRST, SECOND, SHIFT)
+    last_slot = (1 << (64 - SHIFT)) - 1
+    while tl.max(pending.to(tl.int32), axis=0) > 0:
+        stored = tl.load(table_keys + slot, mask=pending, other=0)
+        ended = pending & ((stored == key) | (stored == empty))
+        slot = tl.where(pending & (ended == 0), (slot + 1) & last_slot, slot)
+        pending = pending & (ended == 0)
+    tl.store(found + at, tl.load(table_values + slot, mask=inside), mask=inside)

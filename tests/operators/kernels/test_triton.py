@@ -5,8 +5,13 @@ They run under Triton's interpreter, or compiled on a CUDA device where there is
 
 from __future__ import annotations
 
+import ast
+import os
+import subprocess
+import sys
 from collections.abc import Callable
 from importlib import import_module
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -16,7 +21,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.utils._pytree import tree_map
 
-from pystachio.operators.kernels import cuda, portable, primitives, triton_library
+from pystachio.operators.kernels import cuda, hash_rounds, hash_triton, portable, primitives, triton_library
+from pystachio.operators.kernels.numbering import capacity_for
 
 CPU = torch.device("cpu")
 LARGEST, SMALLEST = 2**63 - 1, -(2**63)
@@ -143,16 +149,55 @@ def test_narrow_keys_may_have_a_range_beyond_them(launch: Launchers, dtype: torc
         assert found == [99_999, 99, 100, 105, 227]
 
 
+KINDS = {
+    "anything": lambda rows: random_numbers(rows, 15),
+    "few": lambda rows: random_numbers(rows, 16) % 5,
+    "one": lambda rows: torch.full((rows,), SMALLEST),
+    "in a row": lambda rows: torch.arange(rows) - 3,
+    "edges": lambda rows: torch.tensor([SMALLEST, LARGEST, 0, -1])[torch.arange(rows) % 4],
+    "every other one many times": lambda rows: torch.where(torch.arange(rows) % 2 == 0, 7, random_numbers(rows, 17)),
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("rows", [0, 1, 64, 255, 257, 1500])
+def test_keys_are_numbered_and_found(launch: Launchers, rows: int, kind: str) -> None:
+    keys = KINDS[kind](rows)
+    numbering = hash_triton.number_keys(launch, keys)
+    numbers, first = numbering.numbers.tolist(), numbering.first.tolist()
+    listed = keys.tolist()
+    assert [listed[first[number]] for number in numbers] == listed
+    assert first == sorted(first)
+    assert len(first) == len(set(listed))
+    wanted = [*listed, SMALLEST, SMALLEST + 1, -1, 0, 1, LARGEST, *random_numbers(50, 18).tolist()]
+    expected = {key: number + 1 for key, number in zip(listed, numbers, strict=True)}
+    table = numbering.table()
+    assert table.lookup(torch.tensor(wanted)).tolist() == [expected.get(key, 0) for key in wanted]
+    assert table.nbytes > 0
+
+
+def test_a_full_run_of_slots_is_searched_to_its_end(launch: Launchers) -> None:
+    """Keys with one home, the last slot of the table: each search goes past its end."""
+    capacity = capacity_for(40)
+    candidates = torch.arange(200_000)
+    keys = candidates[hash_rounds.first_slots(candidates, capacity) == capacity - 1][:40]
+    assert len(keys) == 40
+    numbering = hash_triton.number_keys(launch, keys)
+    assert sorted(numbering.numbers.tolist()) == list(range(40))
+    assert torch.equal(numbering.table().lookup(keys), numbering.numbers + 1)
+
+
 def test_kernels_are_checked_on_the_device_before_their_first_use(
     launch: Launchers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert triton_library.disagreements(launch, CPU) == []
     wrong = ModuleType("wrong")
-    for name in cuda.WITH_TRITON:
+    for name in ("group_sums", "indices_of_true", "compact", "lookup_within", "insert_keys", "find_keys"):
         setattr(wrong, name, getattr(launch, name))
     wrong.group_sums = lambda values, codes, slots, kept: launch.group_sums(values, codes, slots)
     wrong.compact = lambda mask, columns: launch.compact(~mask, columns)
-    assert triton_library.disagreements(wrong, CPU) == ["group_sums", "compact"]
+    wrong.find_keys = lambda table, keys: launch.find_keys(table, keys ^ 1)
+    assert triton_library.disagreements(wrong, CPU) == ["group_sums", "compact", "number_keys"]
 
 
 def test_without_a_device_torch_does_it_and_the_reason_is_told() -> None:
@@ -166,7 +211,7 @@ def test_with_triton_the_device_uses_it_for_what_it_is_made_for(
 ) -> None:
     used: list[str] = []
     watched = ModuleType("watched")
-    for name in cuda.WITH_TRITON:
+    for name in ("compact", "group_sums", "insert_keys", "lookup_within"):
         call = getattr(launch, name)
         setattr(watched, name, lambda *arguments, name=name, call=call: used.append(name) or call(*arguments))
     monkeypatch.setitem(triton_library._FOUND, CPU, watched)
@@ -178,4 +223,27 @@ def test_with_triton_the_device_uses_it_for_what_it_is_made_for(
         (cuda.lookup_within, portable.lookup_within, (torch.arange(9), codes, 2, mask)),
     ):
         require_same(call(*arguments), twin(*arguments))
-    assert used == ["group_sums", "compact", "lookup_within"]
+    assert len(cuda.number_keys(codes).first) == len(codes.unique())
+    assert used == ["group_sums", "compact", "lookup_within", "insert_keys"]
+
+
+@pytest.mark.slow
+def test_all_kernels_compile_for_a_gpu(tmp_path: Path) -> None:
+    """To machine code, where there is no GPU to run it; the interpreter accepts more than the compiler does."""
+    pytest.importorskip("triton")
+    environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
+    done = subprocess.run(
+        (sys.executable, "-m", "tests.operators.kernels.compiled"),
+        env=environment | {"TRITON_CACHE_DIR": str(tmp_path)},
+        cwd=Path(__file__).parents[3],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=110,
+    )
+    assert done.returncode == 0, done.stderr
+    sizes = [line.split() for line in done.stdout.splitlines()]
+    programs = ast.parse((Path(triton_library.__file__).parent / "triton_programs.py").read_text())
+    kernels = {node.name for node in programs.body if isinstance(node, ast.FunctionDef) and node.name[0] != "_"}
+    assert {name for name, _ in sizes} == kernels
+    assert all(int(size) > 0 for _, size in sizes)
