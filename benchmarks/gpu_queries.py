@@ -13,7 +13,7 @@ import statistics
 import sys
 import time
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from importlib.util import find_spec
@@ -32,21 +32,32 @@ from pystachio.cli.oracle import DuckDB, difference, ordered_columns
 from pystachio.operators.placement import COPIED_TO_DEVICE, COPIED_TO_HOST
 
 DATA = Path(__file__).parent / "data"
-Waits = Callable[[], collections.Counter[str]]
+LARGE_BATCH = 1 << 22
+"""Rows; sixteen times the default, which was chosen for the caches of a CPU."""
+
+STATES: Mapping[str, Mapping[str, Any]] = {
+    "in memory": {},
+    "in memory, large batches": {"batch_rows": LARGE_BATCH},
+    "from files": {"chunk_cache": False},
+}
 
 
 @dataclass(slots=True)
 class Measured:
-    """One statement; seconds are medians. `waits` is None where they cannot be counted."""
+    """One statement; seconds are medians by state. `waits` is None where they cannot be counted."""
 
-    problem: str | None
-    hot: float
-    files: float
-    waits: int | None
-    to_device: int
-    to_host: int
-    peer: float | None = None
+    peer: float | None
+    problem: str | None = None
+    seconds: dict[str, float] = field(default_factory=dict)
+    waits: int | None = None
+    to_device: int = 0
+    to_host: int = 0
     places: collections.Counter[str] = field(default_factory=collections.Counter)
+
+    @property
+    def bus(self) -> float:
+        """Bytes to the device a second, in memory."""
+        return self.to_device / self.seconds["in memory"]
 
 
 def folder(scale: float) -> Path:
@@ -59,44 +70,46 @@ def folder(scale: float) -> Path:
 def measure(
     device: torch.device, rates: Rates, *, scale: float, repetitions: int, names: Sequence[str] | None = None
 ) -> Report:
-    """Every statement of TPC-H (or those named) at `scale` on `device`."""
+    """Every statement of TPC-H (or those named) at `scale` on `device`: first rightly, then `repetitions` times by the
+    clock, in each of the states."""
     files = standard.table_files(folder(scale))
     statements = {name: sql for name, sql in standard.statements().items() if names is None or name in names}
     with _expected(files, statements) as (answers, peer_seconds):
-        found = {name: Measured(None, 0, 0, None, 0, 0, peer_seconds.get(name)) for name in statements}
-        for kept in (True, False):
-            with pystachio.connect(device=str(device), threads=_threads(), chunk_cache=kept) as session:
+        found = {name: Measured(peer_seconds.get(name)) for name in statements}
+        for state, settings in STATES.items():
+            with pystachio.connect(device=str(device), threads=_threads(), **settings) as session:
                 for file in files:
                     session.register(file.stem, str(file))
                 for name, sql in statements.items():
-                    _measure_one(session, device, sql, answers[name], found[name], repetitions, hot=kept)
-                    sys.stdout.write(f"{name} {'in memory' if kept else 'from files'}: {_line(found[name], kept)}\n")
+                    _measure_one(session, sql, answers[name], found[name], repetitions, state)
+                    if state == "in memory":
+                        _count(session, device, sql, found[name])
+                    fault = "" if found[name].problem is None else f", {found[name].problem}"
+                    sys.stdout.write(f"{name} {state}: {found[name].seconds[state] * 1e3:,.1f} ms{fault}\n")
                     sys.stdout.flush()
     return Report(_figures(found, rates), _table(found, rates), _notes(found))
 
 
 def _measure_one(
     session: pystachio.Session,
-    device: torch.device,
     sql: str,
     expected: list[tuple[Any, ...]],
     into: Measured,
     repetitions: int,
-    *,
-    hot: bool,
+    state: str,
 ) -> None:
     answer = session.sql(sql).to_arrow()
-    problem = _difference(answer, expected, sql)
-    into.problem = into.problem or problem
+    into.problem = into.problem or _difference(answer, expected, sql)
     seconds = []
     for _ in range(repetitions):
         started = time.perf_counter()
         session.sql(sql).to_arrow()
         seconds.append(time.perf_counter() - started)
-    if not hot:
-        into.files = statistics.median(seconds)
-        return
-    into.hot = statistics.median(seconds)
+    into.seconds[state] = statistics.median(seconds)
+
+
+def _count(session: pystachio.Session, device: torch.device, sql: str, into: Measured) -> None:
+    """Not among the timed runs: counting has a price."""
     with _waits(device) as places:
         result = session.sql(sql)
         result.to_arrow()
@@ -171,17 +184,17 @@ def _threads() -> int:
 def _figures(found: Mapping[str, Measured], rates: Rates) -> list[Figure]:
     right = sum(each.problem is None for each in found.values())
     figures = [Figure("TPC-H statements answered rightly", right, "right", len(found), "at least")]
-    for state, seconds in (("in memory", "hot"), ("from files", "files")):
-        mean = math.exp(statistics.fmean(math.log(getattr(each, seconds)) for each in found.values()))
+    for state in STATES:
+        mean = math.exp(statistics.fmean(math.log(each.seconds[state]) for each in found.values()))
         figures.append(Figure(f"TPC-H {state}, geometric mean", mean * 1e3, "ms"))
-    beside = [each.hot / each.peer for each in found.values() if each.peer]
+    beside = [each.seconds["in memory"] / each.peer for each in found.values() if each.peer]
     if beside:
         mean = math.exp(statistics.fmean(map(math.log, beside)))
         figures.append(Figure("TPC-H in memory over DuckDB on Parquet, geometric mean", mean, "ratio", 1.0))
     waits = [each.waits for each in found.values() if each.waits is not None]
     if waits:
         figures.append(Figure("waits of the host in a statement, mean", statistics.fmean(waits), "count"))
-    moved = max((each.to_device / each.hot for each in found.values()), default=0.0)
+    moved = max((each.bus for each in found.values()), default=0.0)
     figures.append(Figure("bytes to the device over the bus, most of a statement", moved / 1e9, "GB/s"))
     figures.append(Figure("the same over what pinned memory delivers", moved / rates.from_pinned, "ratio"))
     return figures
@@ -189,14 +202,14 @@ def _figures(found: Mapping[str, Measured], rates: Rates) -> list[Figure]:
 
 def _table(found: Mapping[str, Measured], rates: Rates) -> str:
     head = (
-        *("statement", "in memory, ms", "from files, ms", "DuckDB on Parquet, ms", "waits", "MB to the device"),
-        *("MB to the host", "share of the bus", "fault"),
+        *("statement", *(f"{state}, ms" for state in STATES), "DuckDB on Parquet, ms", "waits"),
+        *("MB to the device", "MB to the host before the result", "share of the bus", "fault"),
     )
     rows = [
         (
-            *(name, each.hot * 1e3, each.files * 1e3, "-" if each.peer is None else each.peer * 1e3),
+            *(name, *(each.seconds[state] * 1e3 for state in STATES), "-" if each.peer is None else each.peer * 1e3),
             *("-" if each.waits is None else each.waits, each.to_device / 1e6, each.to_host / 1e6),
-            *(each.to_device / each.hot / rates.from_pinned, each.problem or ""),
+            *(each.bus / rates.from_pinned, each.problem or ""),
         )
         for name, each in found.items()
     ]
@@ -211,7 +224,3 @@ def _notes(found: Mapping[str, Measured]) -> list[str]:
     if not any(each.peer is not None for each in found.values()):
         notes.append("DuckDB is not installed: answers are compared with the engine's own on the CPU.")
     return notes
-
-
-def _line(each: Measured, hot: bool) -> str:
-    return f"{(each.hot if hot else each.files) * 1e3:,.1f} ms{'' if each.problem is None else ', ' + each.problem}"

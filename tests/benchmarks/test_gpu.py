@@ -11,6 +11,7 @@ import torch
 
 from benchmarks import gpu, gpu_copies, gpu_kernels, gpu_queries, travelling
 from benchmarks.kernel_cases import PRIMITIVES
+from tests.fake_device import DEVICE, FakeDevice
 
 CPU = torch.device("cpu")
 RATES = gpu_copies.Rates(1e9, 1e9, 1e9, 1e9, 1e9, 1.0)
@@ -45,6 +46,24 @@ def test_a_wrong_answer_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     found = gpu_queries.measure(CPU, RATES, scale=0.002, repetitions=1, names=("q06",))
     assert found.figures[0].value == 0
     assert "instead of" in found.table
+
+
+def test_what_crosses_the_bus_is_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On the stand-in for a device, which torch's own count of waits knows nothing of."""
+    device, modes = FakeDevice(), []
+    device.install(monkeypatch)
+    monkeypatch.setattr(torch.cuda, "set_sync_debug_mode", modes.append)
+    monkeypatch.setattr(gpu_queries, "DATA", tmp_path)
+    found = gpu_queries.measure(DEVICE, RATES, scale=0.002, repetitions=1, names=("q06",))
+    assert found.figures[0].value == 1, found.table
+    assert modes == ["warn", "default"]
+    *_, waits, to_device, to_host, share, fault = (
+        cell.strip() for cell in found.table.splitlines()[-1].split("|")[1:-1]
+    )
+    assert (waits, to_host, fault) == ("0", "0", "")
+    assert float(to_device) > 0
+    assert float(share) > 0
+    assert device.misuses == []
 
 
 def test_everything_together_says_where_it_was_measured(monkeypatch: pytest.MonkeyPatch) -> None:
