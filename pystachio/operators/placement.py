@@ -8,6 +8,7 @@ would save.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final
 
 import torch
@@ -65,6 +66,13 @@ def batch_on_host(batch: Batch) -> Batch:
     parts = [tensor for column in batch.columns for tensor in tensors_of(column)]
     if all(part.device.type == "cpu" for part in parts):
         return batch
+    waiting = iter(_together_on_host(parts))
+    columns = tuple(rebuilt(column, [next(waiting) for _ in tensors_of(column)]) for column in batch.columns)
+    return Batch(columns, batch.length, None)
+
+
+def _together_on_host(parts: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+    """Tensors of one device in host memory, by one copy and one wait."""
     # The widest first: then each begins at a multiple of its own width.
     order = sorted(range(len(parts)), key=lambda place: -parts[place].itemsize)
     packed = on_host(torch.cat([_as_bytes(parts[place]) for place in order]))
@@ -73,9 +81,7 @@ def batch_on_host(batch: Batch) -> Batch:
         part = parts[place]
         moved[place] = packed[begin : begin + part.nbytes].view(part.dtype).view(part.shape)
         begin += part.nbytes
-    waiting = iter(moved)
-    columns = tuple(rebuilt(column, [next(waiting) for _ in tensors_of(column)]) for column in batch.columns)
-    return Batch(columns, batch.length, None)
+    return moved
 
 
 def _as_bytes(tensor: torch.Tensor) -> torch.Tensor:
@@ -88,7 +94,7 @@ def column_on(column: Column, device: torch.device) -> Column:
     if all(part.device == device for part in parts):
         return column
     if device.type == "cpu":
-        return rebuilt(column, [on_host(part) for part in parts])
+        return rebuilt(column, _together_on_host(parts))
     return rebuilt(column, [on_device(part, device) for part in parts])
 
 

@@ -19,6 +19,7 @@ from typing import Generic, ParamSpec, TypeVar
 
 import torch
 
+from pystachio.errors import ResourceExhausted
 from pystachio.io_scheduler.core.request import PriorityClass
 from pystachio.runtime.metrics import OperatorMetrics, job_metrics
 from pystachio.runtime.pinned_staging import BUFFER_BYTES, StagingBuffers, copy_staged
@@ -121,7 +122,13 @@ class CudaStream:
 
 
 def _pinned_bytes(nbytes: int) -> torch.Tensor:
-    return torch.empty(nbytes, dtype=torch.uint8, pin_memory=True)
+    """uint8 [nbytes]. Raises ResourceExhausted where the system pins no more."""
+    try:
+        return torch.empty(nbytes, dtype=torch.uint8, pin_memory=True)
+    except RuntimeError as error:
+        raise ResourceExhausted(
+            "the system has no pinned memory for copies to the device", setting="threads", needed=nbytes
+        ) from error
 
 
 class _Launch(Generic[R]):
