@@ -14,34 +14,39 @@ from pystachio.runtime.context import Context
 from pystachio.runtime.memory import Reservation
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Collected:
-    """All rows of an input as one batch. `reservation` covers them; the holder releases it."""
+    """All rows of an input, in batches of `schema`. `reservation` covers them, and the whole that `joined` makes of
+    them beside them; the holder releases it."""
 
-    rows: Batch
+    batches: list[Batch]
+    rows: int
+    schema: Schema
+    device: torch.device
     reservation: Reservation
+
+    def joined(self) -> Batch:
+        """The rows as one batch: in a job. The batches are let go."""
+        if not self.batches:
+            return Batch(tuple(all_null(field.type, 0, self.device) for field in self.schema), 0, None)
+        batches = list(self.batches)
+        self.batches.clear()
+        return batches[0] if len(batches) == 1 else concat_batches(batches)
 
 
 async def collect(ctx: Context, receiver: Receiver[Batch], schema: Schema, columns: Sequence[int]) -> Collected:
     """Read `receiver` (batches of `schema`) to the end and keep `columns` of it."""
     reservation = await ctx.memory.reserve(0)
     batches: list[Batch] = []
+    rows = 0
     async for batch in receiver:
         ctx.metrics.add_batch(rows_in=batch.length, batches=0)
         kept = Batch(tuple(batch.columns[position] for position in columns), batch.length, batch.ready)
         await reservation.resize(reservation.nbytes + kept.nbytes)
         batches.append(kept)
-    if not batches:
-        return Collected(await ctx.stream.run(_no_rows, schema, columns, ctx.stream.device), reservation)
-    if len(batches) == 1:
-        return Collected(batches[0], reservation)
-    # Both the parts and the whole exist while they are copied.
-    await reservation.resize(2 * reservation.nbytes)
-    rows = await ctx.stream.run(concat_batches, batches)
-    del batches
-    await reservation.resize(rows.nbytes)
-    return Collected(rows, reservation)
-
-
-def _no_rows(schema: Schema, columns: Sequence[int], device: torch.device) -> Batch:
-    return Batch(tuple(all_null(schema[position].type, 0, device) for position in columns), 0, None)
+        rows += kept.length
+    if len(batches) > 1:
+        # Both the parts and the whole exist while they are copied.
+        await reservation.resize(2 * reservation.nbytes)
+    wanted = tuple(schema[position] for position in columns)
+    return Collected(batches, rows, wanted, ctx.stream.device, reservation)

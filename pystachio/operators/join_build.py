@@ -11,10 +11,17 @@ from pystachio.operators.batch import Batch, Schema
 from pystachio.operators.collected import Collected, collect
 from pystachio.operators.column import Column
 from pystachio.operators.join_layout import JoinLayout
-from pystachio.operators.kernels import direct, primitives
+from pystachio.operators.kernels import primitives
 from pystachio.operators.kernels.keys import KeyCodes, KeyEncoding, encode_build
 from pystachio.operators.kernels.numbering import capacity_for
-from pystachio.operators.kernels.row_index import Members, RowIndex, index_members, index_rows
+from pystachio.operators.kernels.row_index import (
+    Members,
+    RowIndex,
+    index_members,
+    index_rows,
+    is_addressable,
+    table_bytes,
+)
 from pystachio.operators.placement import column_on
 from pystachio.operators.runtime_filter import RuntimeFilter, filter_of_keys
 from pystachio.runtime.channels import Receiver
@@ -26,6 +33,9 @@ _SLOT_BYTES: Final = 24
 
 _ROW_BYTES: Final = 24
 """What an index, or building it, holds per row besides its table."""
+
+_FEW_ROWS: Final = 1 << 16
+"""So many are indexed in the job that reads them. The filters of more are published first: scans wait for them."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -56,67 +66,93 @@ async def build_side(
     """Read the build side to the end, publish the wanted filters, index the keys."""
     columns = tuple(dict.fromkeys((*layout.stored, *layout.build_keys)))
     collected = await collect(ctx, receiver, schema, columns)
-    keys = tuple(collected.rows.columns[columns.index(key)] for key in layout.build_keys)
-    if not keys:
-        return await _side(ctx, layout, collected, None, None, None, None)
+    keys = tuple(columns.index(key) for key in layout.build_keys)
     wanted = tuple(slot is not None for slot in filter_slots)
-    filters, (encoding, codes) = await ctx.stream.run(_encoded, keys, null_equal, wanted)
-    for slot, made in zip(filter_slots, filters, strict=True):
+    read = await ctx.stream.run(_read, ctx, layout, collected, keys, null_equal, wanted)
+    for slot, made in zip(filter_slots, read.filters, strict=True):
         if slot is not None:
             ctx.slots["filter", slot].set(made)
-    index, index_reservation = await _indexed(ctx, codes, layout)
-    null_keys = await ctx.stream.run(_null_keys, keys[0]) if layout.null_aware else None
-    side = await _side(ctx, layout, collected, encoding, index, null_keys, index_reservation)
-    flags = 0 if side.matched is None else side.matched.nbytes
-    await collected.reservation.resize(side.rows.nbytes + encoding.nbytes + flags)
-    return side
+    index, index_reservation = read.index, read.index_reservation
+    if read.codes is not None and (index is None or index_reservation is None):
+        index, index_reservation = await _indexed(ctx, read.codes, layout)
+    encoding_bytes = 0 if read.encoding is None else read.encoding.nbytes
+    flags_bytes = 0 if read.matched is None else read.matched.nbytes
+    await collected.reservation.resize(read.rows.nbytes + encoding_bytes + flags_bytes)
+    stored = Batch(read.rows.columns[: len(layout.stored)], read.rows.length, read.rows.ready)
+    reservations = (collected.reservation,) if index_reservation is None else (collected.reservation, index_reservation)
+    return BuildSide(stored, read.encoding, index, read.null_keys, read.matched, reservations)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Read:
+    """What the first job makes of the rows: the wanted `filters`, without keys neither `encoding` nor `codes`; `index`
+    with its reservation, when the rows are few and there was room for it."""
+
+    rows: Batch
+    filters: list[RuntimeFilter | None]
+    null_keys: torch.Tensor | None
+    matched: torch.Tensor | None
+    encoding: KeyEncoding | None = None
+    codes: KeyCodes | None = None
+    index: RowIndex | Members | None = None
+    index_reservation: Reservation | None = None
+
+
+def _read(
+    ctx: Context,
+    layout: JoinLayout,
+    collected: Collected,
+    keys: tuple[int, ...],
+    null_equal: tuple[bool, ...],
+    wanted: tuple[bool, ...],
+) -> _Read:
+    rows = collected.joined()
+    matched = torch.zeros(rows.length, dtype=torch.uint8, device=ctx.stream.device) if layout.flags_matches else None
+    if not keys:
+        return _Read(rows, [], None, matched)
+    columns = tuple(rows.columns[key] for key in keys)
+    filters = [
+        _filter(key, equal) if asked else None for key, equal, asked in zip(columns, null_equal, wanted, strict=True)
+    ]
+    null_keys = _null_keys(columns[0]) if layout.null_aware else None
+    encoding, codes = encode_build(columns, null_equal)
+    index: RowIndex | Members | None = None
+    reservation: Reservation | None = None
+    if rows.length <= _FEW_ROWS:
+        nbytes, allow_direct = _index_bytes(ctx, codes)
+        reservation = ctx.memory.reserve_nowait(nbytes)
+        if reservation is not None:
+            index = _made(codes, layout, allow_direct)
+            reservation.shrink(index.nbytes)
+    return _Read(rows, filters, null_keys, matched, encoding, codes, index, reservation)
 
 
 async def _indexed(ctx: Context, codes: KeyCodes, layout: JoinLayout) -> tuple[RowIndex | Members, Reservation]:
     """The index and the reservation that covers it. A direct table may be large: only if there is room for it now."""
-    rows = codes.values.shape[0]
-    reservation: Reservation | None = None
-    if ctx.settings.direct_addressing and codes.span is not None and direct.is_addressable(codes.span, rows):
-        reservation = ctx.memory.reserve_nowait(8 * (codes.span + 1) + _ROW_BYTES * rows)
-    allow_direct = reservation is not None
+    nbytes, allow_direct = _index_bytes(ctx, codes)
+    reservation = ctx.memory.reserve_nowait(nbytes) if allow_direct else None
     if reservation is None:
-        reservation = await ctx.memory.reserve(_SLOT_BYTES * capacity_for(rows) + _ROW_BYTES * rows)
-    make = index_rows if layout.needs_pairs else index_members
-    index = await ctx.stream.run(make, codes, allow_direct=allow_direct)
+        allow_direct = False
+        reservation = await ctx.memory.reserve(_hash_bytes(codes.values.shape[0]))
+    index = await ctx.stream.run(_made, codes, layout, allow_direct)
     await reservation.resize(index.nbytes)
     return index, reservation
 
 
-async def _side(
-    ctx: Context,
-    layout: JoinLayout,
-    collected: Collected,
-    encoding: KeyEncoding | None,
-    index: RowIndex | Members | None,
-    null_keys: torch.Tensor | None,
-    index_reservation: Reservation | None,
-) -> BuildSide:
-    rows = collected.rows
-    stored = Batch(rows.columns[: len(layout.stored)], rows.length, rows.ready)
-    matched: torch.Tensor | None = None
-    if layout.flags_matches:
-        matched = await ctx.stream.run(_no_flags, rows.length, ctx.stream.device)
-    reservations = (collected.reservation,) if index_reservation is None else (collected.reservation, index_reservation)
-    return BuildSide(stored, encoding, index, null_keys, matched, reservations)
+def _made(codes: KeyCodes, layout: JoinLayout, allow_direct: bool) -> RowIndex | Members:
+    return (index_rows if layout.needs_pairs else index_members)(codes, allow_direct=allow_direct)
 
 
-def _no_flags(rows: int, device: torch.device) -> torch.Tensor:
-    return torch.zeros(rows, dtype=torch.uint8, device=device)
+def _index_bytes(ctx: Context, codes: KeyCodes) -> tuple[int, bool]:
+    """What it takes to make the index, and whether by direct addressing."""
+    rows, device = codes.values.shape[0], codes.values.device
+    if ctx.settings.direct_addressing and codes.span is not None and is_addressable(codes.span, rows, device):
+        return table_bytes(codes.span, rows, device) + _ROW_BYTES * rows, True
+    return _hash_bytes(rows), False
 
 
-def _encoded(
-    keys: tuple[Column, ...], null_equal: tuple[bool, ...], wanted: tuple[bool, ...]
-) -> tuple[list[RuntimeFilter | None], tuple[KeyEncoding, KeyCodes]]:
-    """The runtime filters that are wanted, and the keys as codes."""
-    filters = [
-        _filter(key, equal) if asked else None for key, equal, asked in zip(keys, null_equal, wanted, strict=True)
-    ]
-    return filters, encode_build(keys, null_equal)
+def _hash_bytes(rows: int) -> int:
+    return _SLOT_BYTES * capacity_for(rows) + _ROW_BYTES * rows
 
 
 def _filter(key: Column, null_equal: bool) -> RuntimeFilter | None:

@@ -14,9 +14,12 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import ClassVar, Protocol, TypeGuard
 
 from pystachio.operators.batch import Batch, Schema
-from pystachio.operators.scan_rows import ScanRows
+from pystachio.operators.scan_rows import HotRows, ScanRows
 from pystachio.runtime.channels import Receiver
 from pystachio.runtime.context import Context
+
+Produced = Batch | ScanRows | HotRows
+"""What breakers put out."""
 
 
 class NotWanted(Exception):
@@ -29,11 +32,11 @@ class Output(Protocol):
     Both methods raise NotWanted; let it pass.
     """
 
-    async def emit(self, produce: Callable[[], Iterable[Batch | ScanRows]], *, last: bool = False) -> None:
+    async def emit(self, produce: Callable[[], Iterable[Produced]], *, last: bool | Callable[[], bool] = False) -> None:
         """Run `produce` and the streaming operators behind it on a worker; waits while the channel is full.
 
         `last`: nothing comes after it, and nothing else is being put out; what those operators kept follows in the
-        same job.
+        same job. May be asked on the worker, once everything is produced.
         """
         ...
 

@@ -24,8 +24,16 @@ from pystachio.operators.coalesce import LEAST_ROWS, Coalesced
 from pystachio.operators.expressions import Literal
 from pystachio.operators.fusion.flow import Flow, can_fuse
 from pystachio.operators.join import Join
-from pystachio.operators.operator import Breaker, NotWanted, Operator, Streaming, Transform, is_breaker, is_streaming
-from pystachio.operators.scan_rows import ScanRows
+from pystachio.operators.operator import (
+    Breaker,
+    NotWanted,
+    Operator,
+    Produced,
+    Streaming,
+    Transform,
+    is_breaker,
+    is_streaming,
+)
 from pystachio.operators.spool import Spool
 from pystachio.operators.union_all import UnionAll
 from pystachio.runtime.channels import Channel, Receiver
@@ -37,8 +45,13 @@ from pystachio.runtime.slots import Slot
 _JOB_OUTPUT_BYTES = 16 << 20
 """A worker job pauses after this much output, so that a join that multiplies rows respects its channel's bound."""
 
-_JOB_SECONDS = 0.1
-"""And after this long, so that a plan can be cancelled and others get their turn."""
+_FEW_REPLAYED_ROWS = 1 << 16
+"""So many rows of a spool go through a consumer's stages in one job."""
+
+_FIRST_JOB_SECONDS = 0.01
+_JOB_SECONDS = 0.03
+"""And after this long, so that a plan can be cancelled and others get their turn; first earlier, because the consumer
+may soon have all it wants."""
 
 
 @dataclass(frozen=True)
@@ -164,14 +177,14 @@ class _Pipe:
                 self._flow = Flow(opened, fused=can_fuse(ctx))
         return self._flow
 
-    async def finishing(self, ctx: Context) -> Iterator[Batch]:
-        """What the stages put out that end with the only producer left, once it has pushed its last batch."""
-        ending: list[tuple[_Pipe, _Stage, Transform, Flow]] = []
+    async def finishing(self, ctx: Context) -> list[_Ending]:
+        """The stages that end with the only producer left, once it has pushed its last batch."""
+        ending: list[_Ending] = []
         pipe = self
         while pipe.producers == 1 and pipe.stage is not None and pipe.onward is not None:
             ending.append((pipe, pipe.stage, await pipe.stage.transform(), await pipe.onward.flow(ctx)))
             pipe = pipe.onward
-        return _finished(ending)
+        return ending
 
     async def producer_ended(self, ctx: Context) -> None:
         """The last one puts out what the stage kept, and ends its part of the onward pipe."""
@@ -191,9 +204,10 @@ class _Pipe:
 
     async def drain(self, ctx: Context, batches: Iterator[Batch]) -> None:
         """Pull `batches` on a worker and send them on; NotWanted when the consumer has all it wants."""
-        ended = False
+        ended, seconds = False, _FIRST_JOB_SECONDS
         while not ended:
-            produced, ended = await ctx.stream.run(_pull, batches)
+            produced, ended = await ctx.stream.run(_pull, batches, seconds)
+            seconds = _JOB_SECONDS
             if self.channel.abandoned:
                 raise NotWanted
             for batch in produced:
@@ -212,10 +226,12 @@ class _PipeOutput:
     pipe: _Pipe
     ctx: Context
 
-    async def emit(self, produce: Callable[[], Iterable[Batch | ScanRows]], *, last: bool = False) -> None:
+    async def emit(self, produce: Callable[[], Iterable[Produced]], *, last: bool | Callable[[], bool] = False) -> None:
         flow = await self.pipe.flow(self.ctx)
         batches = flow.push(_produced(produce), self.ctx)
-        await self.pipe.drain(self.ctx, chain(batches, await self.pipe.finishing(self.ctx)) if last else batches)
+        if last is not False:
+            batches = chain(batches, _finished(await self.pipe.finishing(self.ctx), last))
+        await self.pipe.drain(self.ctx, batches)
 
     async def send(self, batch: Batch) -> None:
         if self.pipe.stage is not None:
@@ -309,8 +325,11 @@ class _Builder:
             batches, held = await shared.wait()
             out = _PipeOutput(pipe, ctx)
             with suppress(NotWanted):  # this consumer has all it wanted; the others read on
-                for batch in batches:
-                    await out.send(batch)
+                if pipe.stage is not None and sum(batch.length for batch in batches) <= _FEW_REPLAYED_ROWS:
+                    await out.emit(lambda: batches, last=True)
+                else:
+                    for batch in batches:
+                        await out.send(batch)
             await pipe.producer_ended(ctx)
             held.release_one()
 
@@ -348,13 +367,19 @@ class _SharedReservation:
             self._reservation.release()
 
 
-def _produced(produce: Callable[[], Iterable[Batch | ScanRows]]) -> Iterator[Batch | ScanRows]:
+def _produced(produce: Callable[[], Iterable[Produced]]) -> Iterator[Produced]:
     """Made on the worker, not before."""
     yield from produce()
 
 
-def _finished(ending: Sequence[tuple[_Pipe, _Stage, Transform, Flow]]) -> Iterator[Batch]:
-    """What the stages kept, through those behind them; on the worker, after the last batch."""
+_Ending = tuple[_Pipe, _Stage, Transform, Flow]
+"""A stage at its end: its pipe, the opened stage, and the flow behind it."""
+
+
+def _finished(ending: Sequence[_Ending], last: bool | Callable[[], bool]) -> Iterator[Batch]:
+    """What the stages kept, through those behind them; on the worker, after the last batch, if it is the `last`."""
+    if not (last is True or (last is not False and last())):
+        return
     for pipe, stage, transform, onward in ending:
         pipe.has_finished = True
         left = transform.finish()
@@ -362,11 +387,11 @@ def _finished(ending: Sequence[tuple[_Pipe, _Stage, Transform, Flow]]) -> Iterat
             yield from onward.push_finished(left, stage.ctx)
 
 
-def _pull(batches: Iterator[Batch]) -> tuple[list[Batch], bool]:
+def _pull(batches: Iterator[Batch], seconds: float) -> tuple[list[Batch], bool]:
     """Batches until enough bytes are made or enough time has passed; True when there are no more."""
     produced: list[Batch] = []
     nbytes = 0
-    end = time.perf_counter() + _JOB_SECONDS
+    end = time.perf_counter() + seconds
     for batch in batches:
         if batch.length:
             produced.append(batch)

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import threading
 import time
+from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import torch
@@ -30,6 +31,11 @@ from pystachio.runtime.metrics import OperatorMetrics
 _TRIAL_ROWS = 1 << 18
 _USELESS = 0.9
 """A runtime filter that lets this share of the first `_TRIAL_ROWS` rows pass is not worth its gather."""
+
+
+_LEAST_TAKEN = 1 << 15
+_MOST_TAKEN = 1 << 20
+"""Rows that a worker takes at once: less does not pay the way there, more keeps others from getting their turn."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,21 +175,78 @@ class ScanRows:
         useful = () if self.is_tested else tuple(use.is_useful for use in self.reader.filters)
         return self.reader, self.is_tested, useful
 
+    def split(self, rows: int) -> tuple[ScanRows, ScanRows]:
+        """The first `rows` of untested ones, and the others."""
+        assert self.piece.survivors is None
+        start, stop = self.piece.start, self.piece.stop
+        first, rest = Piece(start, start + rows, None), Piece(start + rows, stop, None)
+        return replace(self, piece=first), replace(self, piece=rest)
+
     def batches(self) -> Iterator[Batch]:
         """The surviving rows of the output columns."""
         if self.is_tested:
             yield self.reader.batch(self.columns, self.piece)
         else:
+            first = self.piece.start
             for start, stop in self.reader.pieces(self.length):
-                batch = self.reader.batch(self.columns, self.reader.select(self.columns, start, stop))
+                batch = self.reader.batch(self.columns, self.reader.select(self.columns, first + start, first + stop))
                 self.found(batch.length)
                 yield batch
 
 
-def gathered(rows: Iterable[Batch | ScanRows]) -> Iterator[Batch]:
+class HotRows:
+    """Rows of a scan that are in memory, for all workers to take from: much at first, little at the end, so that they
+    end together (guided self-scheduling: Polychronopoulos and Kuck, IEEE Transactions on Computers 36, 1987)."""
+
+    def __init__(self, workers: int) -> None:
+        self._workers = workers
+        self._lock = threading.Lock()
+        self._waiting: deque[ScanRows] = deque()
+        self._rows = 0
+
+    @property
+    def is_empty(self) -> bool:
+        return not self._waiting
+
+    @property
+    def length(self) -> int:
+        """Rows that nobody has taken."""
+        return self._rows
+
+    def add(self, rows: ScanRows) -> None:
+        """Untested rows of a unit; in the order of the file."""
+        with self._lock:
+            self._waiting.append(rows)
+            self._rows += rows.length
+
+    def take(self) -> list[ScanRows]:
+        """The next ones for a worker; none when all are taken."""
+        with self._lock:
+            left = min(max(self._rows // (2 * self._workers), _LEAST_TAKEN), _MOST_TAKEN)
+            taken: list[ScanRows] = []
+            while left > 0 and self._waiting:
+                rows = self._waiting.popleft()
+                if rows.length > left + _LEAST_TAKEN:
+                    rows, rest = rows.split(left)
+                    self._waiting.appendleft(rest)
+                taken.append(rows)
+                left -= rows.length
+                self._rows -= rows.length
+        return taken
+
+
+def jobs_for(rows: int) -> int:
+    """How many jobs so many rows in memory are worth."""
+    return max(1, -(-rows // _LEAST_TAKEN))
+
+
+def gathered(rows: Iterable[Batch | ScanRows | HotRows]) -> Iterator[Batch]:
     """Everything as batches."""
     for part in rows:
-        if isinstance(part, ScanRows):
+        if isinstance(part, HotRows):
+            while taken := part.take():
+                yield from gathered(taken)
+        elif isinstance(part, ScanRows):
             yield from part.batches()
         else:
             yield part

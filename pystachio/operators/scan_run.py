@@ -7,8 +7,9 @@ When fewer units than workers are left, each of them is spread over the workers:
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections import deque
-from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import TypeVar
@@ -20,7 +21,7 @@ from pystachio.operators.fusion.flow import can_fuse
 from pystachio.operators.operator import Output
 from pystachio.operators.parquet_decode import FetchedExtents
 from pystachio.operators.placement import to_device
-from pystachio.operators.scan_rows import Piece, RowReader, ScanRows, UnitRows, gathered
+from pystachio.operators.scan_rows import HotRows, Piece, RowReader, ScanRows, UnitRows, gathered, jobs_for
 from pystachio.operators.scan_units import Unit, in_turns
 from pystachio.runtime.context import Context
 from pystachio.runtime.failures import root_cause
@@ -35,9 +36,6 @@ _READ_AHEAD_BYTES = 8 << 20
 _READ_AHEAD_UNITS = 2
 """...but always these many units for each link, beyond one for each worker."""
 
-_FIRST_HOT_UNITS = 4
-"""So many go together before any has been worked on: the consumer may soon have all it wants."""
-
 _TRIAL_UNITS = 4
 _OFTEN_DEAD = 0.2
 _MOSTLY_DEAD = 0.5
@@ -49,14 +47,6 @@ class _Fetched:
     """What is there of a unit: Parquet's bytes, and `columns` by position that were stored decoded."""
 
     source: FetchedExtents
-    columns: dict[int, Column]
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class _HotUnit:
-    """A unit of which everything is in memory: all columns that the scan reads, by position."""
-
-    unit: Unit
     columns: dict[int, Column]
 
 
@@ -87,13 +77,15 @@ class ScanRun:
         self._units = in_turns(units, ctx.transfers.link)
         # One more than can run: none idles while a batch is handed over. A single worker keeps the file's order.
         workers = ctx.settings.workers
-        self._takers = min(workers + 1, len(units)) if workers > 1 else 1
-        self._ready = _Ready(self._takers)
+        most = max(len(units), jobs_for(sum(unit.rows for unit in units)))
+        self._takers = min(workers + 1, most) if workers > 1 else 1
+        self._ready = _Ready(workers)
         links = len({ctx.transfers.link(unit.file.path) for unit in units})
         self._window = _Window(links * _READ_AHEAD_BYTES, self._takers + links * _READ_AHEAD_UNITS)
         self._held: set[Reservation] = set()
         self._finished = 0
         self._dead = 0
+        self._left = _Left(len(units))
 
     async def run(self) -> None:
         if not self._units:
@@ -118,7 +110,7 @@ class ScanRun:
         for index, unit in enumerate(self._units):
             hot = {} if self._reader.hot is None else self._reader.hot.find(unit, everything)
             if len(hot) == len(everything):
-                self._ready.put(_HotUnit(unit, hot))
+                self._put_hot(unit, hot)
                 continue
             cold = [position for position in everything if position not in hot]
             split = self._reads_twice() and any(position in cold for position in self._reader.rest)
@@ -132,6 +124,12 @@ class ScanRun:
             spread = self._spreads(index, unit)
             self._ready.put(_Fetch(unit, hot, stored, split, spread, nbytes, reservation, fetched))
         self._ready.close()
+
+    def _put_hot(self, unit: Unit, columns: dict[int, Column]) -> None:
+        self._ctx.metrics.count("bytes from memory", sum(map(column_nbytes, columns.values())))
+        unit_rows = UnitRows(self._reader, unit, columns)
+        rows = ScanRows(self._reader, columns, Piece(0, unit.rows, None), is_tested=False, unit=unit_rows)
+        self._left.is_hot(self._ready.put_hot(rows))
 
     async def _reserve(self, nbytes: int, tier: Tier) -> Reservation:
         reservation = await self._ctx.memory.reserve(nbytes, tier=tier, transient=True)
@@ -177,8 +175,8 @@ class ScanRun:
         return FetchedExtents(unit.file.path, unit.file.size, views)
 
     async def _work(self) -> None:
-        while (taken := await self._ready.take(self._finished)) is not None:
-            if not isinstance(taken, _Fetch):
+        while (taken := await self._ready.take()) is not None:
+            if isinstance(taken, HotRows):
                 await self._put_out_hot(taken)
                 continue
             fetch = taken
@@ -188,6 +186,7 @@ class ScanRun:
             rows = UnitRows(self._reader, fetch.unit, fetch.hot | fetched.columns)
             if fetch.spread:
                 await self._spread(rows, fetched.source, fetch)
+                self._left.unit_ended()
             elif fetch.split:
                 await self._ctx.stream.run(rows.select, fetched.source)
                 if rows.alive:
@@ -195,6 +194,7 @@ class ScanRun:
                 else:
                     spared = _read_bytes(fetch.unit, rows.missing(self._reader.rest), fetch.stored)
                     self._ctx.metrics.count("bytes not read", spared)
+                    self._left.unit_ended()
             else:
                 produce = rows.select_and_put_out if self._selects_first() else rows.decode_and_put_out
                 await self._put_out(rows, partial(produce, fetched.source))
@@ -204,26 +204,26 @@ class ScanRun:
             self._dead += not rows.alive and not rows.survivors
             self._release(fetch.reservation)
 
-    async def _put_out_hot(self, taken: Sequence[_HotUnit]) -> None:
-        rows = [UnitRows(self._reader, hot.unit, hot.columns) for hot in taken]
-        is_last = self._finished + len(taken) == len(self._units)
-        await self._emit([hot.unit for hot in taken], lambda: self._hot_rows(rows), last=is_last)
-        nbytes = sum(column_nbytes(column) for hot in taken for column in hot.columns.values())
-        self._ctx.metrics.count("bytes from memory", nbytes)
-        self._finished += len(taken)
-        self._dead += sum(not each.survivors for each in rows)
-
-    def _hot_rows(self, units: Iterable[UnitRows]) -> Iterator[ScanRows]:
-        for rows in units:
-            yield ScanRows(self._reader, rows.columns, Piece(0, rows.unit.rows, None), is_tested=False, unit=rows)
+    async def _put_out_hot(self, hot: HotRows) -> None:
+        self._left.job_began()
+        if self._ctx.stream.device.type == "cpu":
+            await self._out.emit(lambda: (hot,), last=self._left.job_ended)
+        else:
+            while taken := hot.take():
+                units = [rows.unit.unit for rows in taken if rows.unit is not None]
+                await self._emit(units, partial(iter, taken), last=False)
+            self._left.job_ended()
+        self._ready.hot_job_ended()
 
     async def _put_out(
         self, rows: UnitRows, produce: Callable[[], Iterable[ScanRows]], *, is_whole: bool = True
     ) -> None:
         """Emit rows of the unit; `is_whole`: all that it has."""
-        await self._emit([rows.unit], produce, last=is_whole and self._finished + 1 == len(self._units))
+        await self._emit([rows.unit], produce, last=self._left.unit_ended if is_whole else False)
 
-    async def _emit(self, units: Iterable[Unit], produce: Callable[[], Iterable[ScanRows]], *, last: bool) -> None:
+    async def _emit(
+        self, units: Iterable[Unit], produce: Callable[[], Iterable[ScanRows]], *, last: bool | Callable[[], bool]
+    ) -> None:
         """Put out rows of the units, from the device where one computes."""
         stream = self._ctx.stream
         if stream.device.type == "cpu":
@@ -278,43 +278,94 @@ async def _all(coroutines: Sequence[Coroutine[object, object, T]]) -> list[T]:
     return [task.result() for task in tasks]
 
 
-class _Ready:
-    """Units that may be worked on, in order. Hot ones go several at a time: each job costs its way to a worker."""
+class _Left:
+    """What of a scan is not put out yet. Whoever puts out the last of it, on a worker, ends the stages behind it."""
 
-    def __init__(self, takers: int) -> None:
-        self._takers = takers
-        self._units: deque[_Fetch | _HotUnit] = deque()
-        self._arrived = asyncio.Semaphore(0)
-        """Counts at least the units that are here: of those taken together only one is subtracted."""
+    def __init__(self, units: int) -> None:
+        self._lock = threading.Lock()
+        self._units = units
+        self._hot: list[HotRows] = []
+        self._jobs = 0
+
+    def is_hot(self, rows: HotRows) -> None:
+        """A unit is among `rows`, to be put out by jobs that take from them."""
+        with self._lock:
+            self._units -= 1
+            if not self._hot or self._hot[-1] is not rows:
+                self._hot.append(rows)
+
+    def job_began(self) -> None:
+        with self._lock:
+            self._jobs += 1
+
+    def job_ended(self) -> bool:
+        """A job has taken from hot rows what there was; True when nothing is left."""
+        with self._lock:
+            self._jobs -= 1
+            return self._is_nothing
+
+    def unit_ended(self) -> bool:
+        """A unit that is not hot is done with; True when nothing is left."""
+        with self._lock:
+            self._units -= 1
+            return self._is_nothing
+
+    @property
+    def _is_nothing(self) -> bool:
+        return self._units == self._jobs == 0 and all(rows.is_empty for rows in self._hot)
+
+
+class _Ready:
+    """What may be worked on, in order: a unit is for one taker, rows in memory for as many as there is work for."""
+
+    def __init__(self, workers: int) -> None:
+        self._workers = workers
+        self._waiting: deque[_Fetch | HotRows] = deque()
+        self._hot_jobs = 0
+        self._changed = asyncio.Event()
         self._closed = False
 
-    def put(self, unit: _Fetch | _HotUnit) -> None:
-        self._units.append(unit)
-        self._arrived.release()
+    def put(self, unit: _Fetch) -> None:
+        self._waiting.append(unit)
+        self._changed.set()
+
+    def put_hot(self, rows: ScanRows) -> HotRows:
+        """Together with those before, if nothing else came between."""
+        last = self._waiting[-1] if self._waiting else None
+        if not isinstance(last, HotRows):
+            last = HotRows(self._workers)
+            self._waiting.append(last)
+        last.add(rows)
+        self._changed.set()
+        return last
 
     def close(self) -> None:
         """There is nothing more to come."""
         self._closed = True
-        for _ in range(self._takers):
-            self._arrived.release()
+        self._changed.set()
 
-    async def take(self, finished: int) -> _Fetch | list[_HotUnit] | None:
-        """The next one, or more; None at the end. `finished`: so many units have been worked on."""
-        await self._arrived.acquire()
-        while not self._units:
-            if self._closed:
-                return None
-            await self._arrived.acquire()
-        first = self._units.popleft()
-        if isinstance(first, _Fetch):
-            return first
-        # Fewer and fewer towards the end, so that no worker idles.
-        most = min(_FIRST_HOT_UNITS + finished, len(self._units) // self._takers)
-        taken = [first]
-        while len(taken) < most and self._units and isinstance(following := self._units[0], _HotUnit):
-            taken.append(following)
-            self._units.popleft()
-        return taken
+    def hot_job_ended(self) -> None:
+        """Whoever took hot rows has finished."""
+        self._hot_jobs -= 1
+        self._changed.set()
+
+    async def take(self) -> _Fetch | HotRows | None:
+        """The next one; None at the end."""
+        while self._waiting or not self._closed:
+            first = self._waiting[0] if self._waiting else None
+            if isinstance(first, HotRows):
+                if first.is_empty:
+                    self._waiting.popleft()
+                    continue
+                if self._hot_jobs < min(self._workers, jobs_for(first.length)):
+                    self._hot_jobs += 1
+                    return first
+            elif first is not None:
+                self._waiting.popleft()
+                return first
+            self._changed.clear()
+            await self._changed.wait()
+        return None
 
 
 class _Window:

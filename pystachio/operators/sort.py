@@ -9,7 +9,7 @@ from typing import Final
 import torch
 
 from pystachio.operators.batch import Batch, Schema
-from pystachio.operators.collected import collect
+from pystachio.operators.collected import Collected, collect
 from pystachio.operators.expressions import SortKey
 from pystachio.operators.kernels.ordering import Direction, sort_order
 from pystachio.operators.kernels.selection import take_batch
@@ -42,14 +42,13 @@ class Sort:
     async def run(self, ctx: Context, inputs: tuple[Receiver[Batch], ...], out: Output) -> None:
         collected = await collect(ctx, inputs[0], self.schema, range(len(self.schema)))
         with collected.reservation as reservation:
-            rows = collected.rows
             # Sorting holds a word per row and two orders; a batch of output exists beside the input.
-            await reservation.resize(rows.nbytes + 24 * rows.length)
+            await reservation.resize(reservation.nbytes + 24 * collected.rows)
             batch_rows = ctx.settings.batch_rows
-            if rows.length <= _FEW_ROWS:
-                await out.emit(lambda: _in_order(rows, order_of(rows, self.keys), batch_rows), last=True)
+            if collected.rows <= _FEW_ROWS:
+                await out.emit(lambda: _sorted(collected.joined(), self.keys, batch_rows), last=True)
                 return
-            order = await ctx.stream.run(order_of, rows, self.keys)
+            rows, order = await ctx.stream.run(_with_order, collected, self.keys)
             await reservation.resize(rows.nbytes + order.nbytes)
             await out.emit(lambda: _in_order(rows, order, batch_rows), last=True)
 
@@ -67,6 +66,15 @@ def described(keys: Sequence[SortKey], schema: Schema) -> str:
         f"{schema[key.index].name}{' desc' if key.descending else ''}{' nulls first' if key.nulls_first else ''}"
         for key in keys
     )
+
+
+def _with_order(collected: Collected, keys: Sequence[SortKey]) -> tuple[Batch, torch.Tensor]:
+    rows = collected.joined()
+    return rows, order_of(rows, keys)
+
+
+def _sorted(rows: Batch, keys: Sequence[SortKey], batch_rows: int) -> Iterator[Batch]:
+    yield from _in_order(rows, order_of(rows, keys), batch_rows)
 
 
 def _in_order(rows: Batch, order: torch.Tensor, batch_rows: int) -> Iterator[Batch]:

@@ -76,9 +76,13 @@ _SMALLEST_FILTERED_SCAN = 20_000
 
 def plan(query: Query, tables: Mapping[str, Table], estimator: Estimator, names: tuple[str, ...]) -> PhysicalPlan:
     """The operators that run `query`, whose columns are called `names`; runtime filters are numbered from 0."""
-    lowering = _Lowering(query, tables, estimator)
-    scalars = tuple(lowering.exact(scalar) for scalar in query.scalars)
-    return PhysicalPlan(lowering.exact(query.root), scalars, names)
+    shared = shared_plans(query, estimator)
+    lowering = _Lowering(tables, estimator, shared, {})
+    scalars, root = lowering.query(query)
+    if shared:
+        # Once more, now that it is known what all consumers of each shared sub-plan need.
+        scalars, root = _Lowering(tables, estimator, shared, lowering.needed).query(query)
+    return PhysicalPlan(root, scalars, names)
 
 
 def choose_build(join: Join, left: Estimate, right: Estimate) -> Side:
@@ -97,13 +101,28 @@ class _Lowered:
 
 
 class _Lowering:
-    def __init__(self, query: Query, tables: Mapping[str, Table], estimator: Estimator) -> None:
+    def __init__(
+        self,
+        tables: Mapping[str, Table],
+        estimator: Estimator,
+        consumers: Mapping[int, int],
+        needed: Mapping[int, Needed],
+    ) -> None:
+        """`consumers` of shared sub-plans, and which of their fields those have `needed` (else all), both by `id`."""
         self._tables = tables
         self._estimator = estimator
-        self._consumers = shared_plans(query, estimator)
+        self._consumers = consumers
+        self._spooled = needed
+        self.needed: dict[int, Needed] = {}
+        """What consumers of shared sub-plans have asked for so far."""
         self._spools: dict[int, _Lowered] = {}
         self._slots = itertools.count()
         self._used_slots: set[int] = set()
+
+    def query(self, query: Query) -> tuple[tuple[Operator, ...], Operator]:
+        """The scalars and the root."""
+        scalars = tuple(self.exact(scalar) for scalar in query.scalars)
+        return scalars, self.exact(query.root)
 
     def exact(self, plan: LogicalPlan) -> Operator:
         everything = range(len(plan.schema))
@@ -114,9 +133,10 @@ class _Lowering:
         consumers = self._consumers.get(id(plan))
         if consumers is None:
             return self._lower(plan, needed, filters)
+        self.needed[id(plan)] = self.needed.get(id(plan), frozenset()) | needed
         spooled = self._spools.get(id(plan))
         if spooled is None:
-            source = self._lower(plan, frozenset(range(len(plan.schema))), ())
+            source = self._lower(plan, self._spooled.get(id(plan), frozenset(range(len(plan.schema)))), ())
             spooled = _Lowered(Spool(source.operator, consumers), source.positions)
             self._spools[id(plan)] = spooled
         return spooled

@@ -89,6 +89,10 @@ class Reservation:
         else:
             self._give_back(self._nbytes - nbytes)
 
+    def shrink(self, nbytes: int) -> None:
+        """`resize` to at most what it has: from any thread."""
+        self._give_back(max(0, self._nbytes - nbytes))
+
     def release(self) -> None:
         self._give_back(self._nbytes)
 

@@ -40,6 +40,11 @@ class CountedReservation:
         self._memory.take(nbytes - self.nbytes)
         self.nbytes = nbytes
 
+    def shrink(self, nbytes: int) -> None:
+        less = max(0, self.nbytes - nbytes)
+        self._memory.take(-less)
+        self.nbytes -= less
+
     def release(self) -> None:
         self._memory.take(-self.nbytes)
         self.nbytes = 0

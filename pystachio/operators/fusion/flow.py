@@ -12,13 +12,13 @@ import torch
 
 from pystachio.operators.batch import Batch
 from pystachio.operators.column import Bounds, BytesColumn, Column, DictionaryColumn, FixedColumn, WideDecimalColumn
-from pystachio.operators.fusion.segment import Segment, SegmentRun
+from pystachio.operators.fusion.segment import Segment, SegmentRows, SegmentRun
 from pystachio.operators.fusion.writing import write_segment
 from pystachio.operators.kernels.bounds import with_measured_bounds
 from pystachio.operators.kernels.program import is_available
 from pystachio.operators.kernels.selection import union_bounds
 from pystachio.operators.operator import Transform
-from pystachio.operators.scan_rows import ScanRows
+from pystachio.operators.scan_rows import HotRows, ScanRows
 from pystachio.runtime.context import Context
 
 _FEWEST_ROWS: Final = 2048
@@ -54,11 +54,14 @@ class Flow:
     _written: dict[tuple[object, ...], list[_Written]] = field(default_factory=dict)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
-    def push(self, batches: Iterable[Batch | ScanRows], producer: Context) -> Iterator[Batch]:
+    def push(self, batches: Iterable[Batch | ScanRows | HotRows], producer: Context) -> Iterator[Batch]:
         """What the end of the chain puts out. An empty batch is a chance to pause."""
         for batch in batches:
-            if isinstance(batch, ScanRows):
-                yield from self._scanned(batch, producer)
+            if isinstance(batch, HotRows):
+                while taken := batch.take():
+                    yield from self._scanned(taken, producer)
+            elif isinstance(batch, ScanRows):
+                yield from self._scanned((batch,), producer)
             else:
                 producer.metrics.add_batch(rows_out=batch.length, nbytes=batch.nbytes)
                 yield from self._from(0, batch)
@@ -77,7 +80,7 @@ class Flow:
             batch = measured(batch)
             segment = self._segment(stage, batch.columns, batch.length, None)
         if segment is not None:
-            for run in segment.run(batch.columns, batch.length, 0, None):
+            for run in segment.run([SegmentRows(batch.columns, 0, batch.length, None)]):
                 self._count(run, stage, segment.stages, 0, run.rows)
                 yield from self._onward(run, stage + segment.stages)
             return
@@ -86,28 +89,44 @@ class Flow:
         for made in timed(transform.process(batch), ctx):
             yield from self._from(stage + 1, made)
 
-    def _scanned(self, rows: ScanRows, producer: Context) -> Iterator[Batch]:
-        segment = None
-        columns: tuple[Column | None, ...] = ()
-        if self.fused:
-            # Decoders know the ranges of what they make; nobody else needs to.
-            columns = tuple(None if column is None else with_measured_bounds(column) for column in rows.by_position)
-            segment = self._segment(0, columns, rows.length, rows)
-        if segment is None:
-            for batch in rows.batches():
-                producer.metrics.add_batch(rows_out=batch.length, nbytes=batch.nbytes)
-                yield from self._from(0, batch)
-            return
-        piece = rows.piece
-        chosen = None if piece.survivors is None else piece.survivors.to(torch.int32)
-        for run in segment.run(columns, piece.stop - piece.start, piece.start, chosen):
+    def _scanned(self, rows: Sequence[ScanRows], producer: Context) -> Iterator[Batch]:
+        """Rows of one scan."""
+        length = sum(each.length for each in rows)
+        together: list[SegmentRows] = []
+        segment: Segment | None = None
+        for each in rows:
+            own, columns = None, each.by_position
+            if self.fused:
+                # Decoders know the ranges of what they make; nobody else needs to.
+                columns = tuple(None if column is None else with_measured_bounds(column) for column in columns)
+                own = self._segment(0, columns, length, each)
+            if segment is not None and (own is not segment or not segment.takes_many):
+                yield from self._run(segment, together, each, producer)
+                together = []
+            segment = own
+            if own is None:
+                for batch in each.batches():
+                    producer.metrics.add_batch(rows_out=batch.length, nbytes=batch.nbytes)
+                    yield from self._from(0, batch)
+            else:
+                piece = each.piece
+                chosen = None if piece.survivors is None else piece.survivors.to(torch.int32)
+                together.append(SegmentRows(columns, piece.start, piece.stop - piece.start, chosen))
+        if segment is not None:
+            yield from self._run(segment, together, rows[-1], producer)
+
+    def _run(
+        self, segment: Segment, rows: Sequence[SegmentRows], scanned: ScanRows, producer: Context
+    ) -> Iterator[Batch]:
+        """Rows of a scan, of which `scanned` are some, through a segment and what is behind it."""
+        for run in segment.run(rows):
             left = run.rows
             for boundary, use in enumerate(segment.tested):
                 seen, left = left, run.counters[2 * boundary]
                 if use is not None:
                     use.count(seen, left)
-            if not rows.is_tested:
-                rows.found(left)
+            if not scanned.is_tested:
+                scanned.found(left)
             tests = len(segment.tested)
             producer.metrics.add_batch(rows_out=left, seconds=sum(map(run.seconds_of, range(tests))))
             self._count(run, 0, segment.stages, tests, left)

@@ -18,7 +18,8 @@ from pystachio.operators.kernels.instructions import Operation, Register, kind_o
 from pystachio.operators.kernels.key_parts import CodePart, KeyPart, NullPart, RangePart, RawForm, RawPart
 from pystachio.operators.kernels.keys import KeyEncoding
 from pystachio.operators.kernels.numbering import HashTable
-from pystachio.operators.kernels.row_index import Members, RangeIndex, UniqueIndex
+from pystachio.operators.kernels.ranks import RankTable
+from pystachio.operators.kernels.row_index import CodeTable, Members, RangeIndex, UniqueIndex
 from pystachio.operators.kernels.strings import translate
 
 _HIGHEST = 2**63 - 1
@@ -216,15 +217,17 @@ def _find(trace: Trace, index: UniqueIndex, code: Register, present: Register | 
 
 
 def _number(
-    trace: Trace, table: DirectTable | HashTable, code: Register, present: Register | bool, span: int | None
+    trace: Trace, table: CodeTable | HashTable, code: Register, present: Register | bool, span: int | None
 ) -> Register:
     """1 + the number of the key, else 0."""
-    if not isinstance(table, DirectTable):
+    if not isinstance(table, CodeTable):
         found = _hash_find(trace, table, code)
         if present is True:
             return found
         return trace.assembler.compute(Operation.CHOOSE, trace.mask(present), found, trace.constant(0))
     safe = _addressable(trace, table, code, present, span)
+    if isinstance(table, RankTable):
+        return trace.assembler.compute(Operation.RANK, safe, trace.assembler.table(table.words))
     number = trace.assembler.table(table.values)
     return trace.assembler.compute(Operation.GATHER, safe, number, kind=kind_of(table.values.dtype))
 
@@ -259,20 +262,19 @@ def _is_member(
     trace: Trace, index: Members, code: Register, present: Register | bool, span: int | None
 ) -> Register | bool:
     if not isinstance(index.table, DirectTable):
-        found = _hash_find(trace, index.table, code)
-        matched = trace.inverse(trace.assembler.compute(Operation.RANGE, found, is_mask=True))
-        return trace.both(present, matched)
+        found = _number(trace, index.table, code, present, span)
+        return trace.inverse(trace.assembler.compute(Operation.RANGE, found, is_mask=True))
     safe = _addressable(trace, index.table, code, present, span)
     number, size = trace.assembler.table(index.table.values), index.table.values.shape[0]
     return trace.assembler.compute(Operation.MEMBER, safe, number, y=size, is_mask=True)
 
 
 def _addressable(
-    trace: Trace, table: DirectTable, code: Register, present: Register | bool, span: int | None
+    trace: Trace, table: CodeTable, code: Register, present: Register | bool, span: int | None
 ) -> Register:
     """The code, or `span`, whose slot stands for no key."""
     assert span is not None
-    assert table.values.shape[0] > span
+    assert table.span >= span
     if present is True:
         return code
     return trace.assembler.compute(Operation.CHOOSE, trace.mask(present), code, trace.constant(span))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Final, NamedTuple
 
 import torch
 
@@ -12,9 +13,26 @@ from pystachio.operators.batch import Batch
 from pystachio.operators.column import BytesColumn, Column, DictionaryColumn, FixedColumn, WideDecimalColumn
 from pystachio.operators.fusion.groups import FoldedGroups
 from pystachio.operators.fusion.trace import Form, Input, Part, Symbol
-from pystachio.operators.kernels.program import Program
-from pystachio.operators.kernels.selection import slice_column, take, with_validity
+from pystachio.operators.kernels.program import InputRows, Program
+from pystachio.operators.kernels.selection import concat, slice_column, take, with_validity
 from pystachio.operators.scan_rows import FilterUse
+
+_MOST_PUT_OUT: Final = 1 << 18
+"""Rows for which a run has room, unless one vector needs more."""
+
+
+class SegmentRows(NamedTuple):
+    """Rows [start, start + length) of the columns, or of those `rows` (int32 positions from `start`)."""
+
+    columns: Sequence[Column | None]
+    start: int
+    length: int
+    rows: torch.Tensor | None
+
+    @property
+    def chosen(self) -> tuple[int, torch.Tensor | None]:
+        """How many rows, and which."""
+        return self.length if self.rows is None else self.rows.shape[0], self.rows
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,48 +66,54 @@ class Segment:
         """Whether these rows can be folded, if they are."""
         return self.folded is None or self.folded.fits(columns, rows)
 
-    def run(
-        self, columns: Sequence[Column | None], count: int, start: int, rows: torch.Tensor | None
-    ) -> Iterator[SegmentRun]:
-        """The rows [start, start + count) of the columns, or of those `rows` (int32 positions from `start`)."""
-        addresses = [_address(columns[part.position], part.part, start) for part in self.inputs]
-        size = count if rows is None else rows.shape[0]
-        begin, capacity = 0, size
-        while begin < size:
+    @property
+    def takes_many(self) -> bool:
+        """Whether rows of several units may be given at once."""
+        return self.folded is None or self.folded.rebased is None
+
+    def run(self, rows: Sequence[SegmentRows]) -> Iterator[SegmentRun]:
+        """All these rows; of one unit, unless it `takes_many`."""
+        parts = [
+            InputRows([_address(each.columns[i.position], i.part, each.start) for i in self.inputs], *each.chosen)
+            for each in rows
+        ]
+        size = sum(part.length for part in parts)
+        capacity = min(size, _MOST_PUT_OUT)
+        part = begin = 0
+        while part < len(parts):
             began = time.perf_counter()
             batch: Batch | None = None
             if self.folded is not None:
-                states, full = self.folded.take(columns, size)
-                run = self.program.run(addresses, begin, size, rows=rows, states=states.states, changes=states.changes)
+                states, full = self.folded.take(rows[0].columns, size)
+                run = self.program.run(parts, part, begin, states=states.states, changes=states.changes)
                 states.rows += run.put
                 batch = self.folded.give_back(states) or full
             else:
                 outputs = [torch.empty(capacity, dtype=dtype) for dtype in self.program.outputs]
-                run = self.program.run(addresses, begin, size, rows=rows, outputs=outputs, capacity=capacity)
+                run = self.program.run(parts, part, begin, outputs=outputs, capacity=capacity)
                 if run.put:
-                    batch = self._batch(columns, start, count, rows, outputs, run.put)
-                elif run.begin == begin:
+                    batch = self._batch(rows, outputs, run.ends, begin)
+                elif (run.part, run.begin) == (part, begin):
                     capacity *= 4
-            yield SegmentRun(batch, run.begin - begin, run.counters, time.perf_counter() - began)
-            begin = run.begin
+            taken = sum(each.length for each in parts[part : run.part]) + run.begin - begin
+            yield SegmentRun(batch, taken, run.counters, time.perf_counter() - began)
+            part, begin = run.part, run.begin
 
-    def _batch(
-        self,
-        columns: Sequence[Column | None],
-        start: int,
-        count: int,
-        rows: torch.Tensor | None,
-        outputs: list[torch.Tensor],
-        reached: int,
-    ) -> Batch:
+    def _batch(self, rows: Sequence[SegmentRows], outputs: list[torch.Tensor], ends: list[int], begin: int) -> Batch:
+        """`ends`: how many rows were put out by the end of each of `rows`, the first that were from its row `begin`."""
+        reached = ends[-1]
         # What is kept must not keep a much larger buffer.
         outputs = [
             output[:reached].clone() if 4 * reached < 3 * output.shape[0] else output[:reached] for output in outputs
         ]
+        sources: list[_Source] = []
+        for each, start, end in zip(rows, [0, *ends], ends, strict=False):
+            if end > start:
+                sources.append(_Source(each, begin if start == 0 else 0, start, end))
         made: dict[int, Column] = {}
         for output in self.columns:
             if id(output) not in made:
-                made[id(output)] = _column(output, columns, start, count, outputs)
+                made[id(output)] = _column(output, sources, outputs)
         return Batch(tuple(made[id(output)] for output in self.columns), reached, None)
 
 
@@ -108,17 +132,32 @@ class SegmentRun:
         return self.seconds * self.counters[2 * boundary + 1] / total if total > 0 else 0.0
 
 
-def _column(
-    output: OutputColumn, columns: Sequence[Column | None], start: int, count: int, outputs: list[torch.Tensor]
-) -> Column:
+class _Source(NamedTuple):
+    """Of `rows` some are put out, at [start, end): where none is dropped, those from `first` on."""
+
+    rows: SegmentRows
+    first: int
+    start: int
+    end: int
+
+    def column(self, position: int, numbers: torch.Tensor | None) -> Column:
+        """An input column's rows: those at `numbers`, None: where none is dropped."""
+        column, begin = self.rows.columns[position], self.rows.start
+        assert column is not None
+        if numbers is None:
+            begin += self.first
+            return slice_column(column, begin, begin + self.end - self.start)
+        return take(slice_column(column, begin, begin + self.rows.length), numbers[self.start : self.end])
+
+
+def _column(output: OutputColumn, sources: Sequence[_Source], outputs: list[torch.Tensor]) -> Column:
     symbol = output.symbol
     validity = None if output.valid is None else outputs[output.valid]
     if output.values is None or (output.is_rows and symbol.column is None):
         assert isinstance(symbol.values, Input)
-        column = columns[symbol.values.position]
-        assert column is not None
-        sliced = slice_column(column, start, start + count)
-        return sliced if output.values is None else take(sliced, outputs[output.values])
+        numbers = None if output.values is None else outputs[output.values]
+        return concat([source.column(symbol.values.position, numbers) for source in sources])
+    assert output.values is not None
     values = outputs[output.values]
     if symbol.column is not None:
         taken = take(symbol.column, values)

@@ -31,6 +31,11 @@ class DirectTable:
     def nbytes(self) -> int:
         return int(self.values.nbytes)
 
+    @property
+    def span(self) -> int:
+        """How many codes there may be."""
+        return self.values.shape[0] - 1
+
     def lookup(self, codes: torch.Tensor) -> torch.Tensor:
         """The value of each code (int32 or int64 [rows], in [0, span])."""
         return self.values.index_select(0, codes)

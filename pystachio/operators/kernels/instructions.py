@@ -61,6 +61,7 @@ class Operation(IntEnum):
     GATHER = auto()
     GATHER_FLOAT = auto()
     HASH_FIND = auto()
+    RANK = auto()
     EXPAND = auto()
     EXPAND_ALL = auto()
     FLAG = auto()

@@ -20,26 +20,36 @@ MOST_EXPANDED: Final = 1 << 22
 _ALIGNMENT: Final = 64
 
 
+class _Part(ctypes.Structure):
+    _fields_ = (
+        ("inputs", ctypes.c_void_p),
+        ("rows", ctypes.c_void_p),
+        ("count", ctypes.c_int64),
+        ("put", ctypes.c_int64),
+    )
+
+
 class _Run(ctypes.Structure):
     _fields_ = (
         ("code", ctypes.c_void_p),
         ("length", ctypes.c_int64),
-        ("inputs", ctypes.c_void_p),
+        ("parts", ctypes.c_void_p),
+        ("part_count", ctypes.c_int64),
         ("tables", ctypes.c_void_p),
         ("outputs", ctypes.c_void_p),
         ("states", ctypes.c_void_p),
-        ("rows", ctypes.c_void_p),
-        ("count", ctypes.c_int64),
         ("counters", ctypes.c_void_p),
         ("scratch", ctypes.c_void_p),
         ("boundaries", ctypes.c_int64),
         ("bank", ctypes.c_int64),
         ("registers", ctypes.c_int64),
+        ("part", ctypes.c_int64),
         ("begin", ctypes.c_int64),
         ("step", ctypes.c_int64),
         ("capacity", ctypes.c_int64),
         ("most", ctypes.c_int64),
         ("put", ctypes.c_int64),
+        ("inputs", ctypes.c_void_p),
     )
 
 
@@ -66,10 +76,22 @@ class Change(NamedTuple):
     value: int
 
 
+class InputRows(NamedTuple):
+    """`length` rows of columns at the addresses `inputs`: those at the positions `rows` (int32 [length]), None: the first
+    ones."""
+
+    inputs: Sequence[int]
+    length: int
+    rows: torch.Tensor | None = None
+
+
 class ProgramRun(NamedTuple):
-    """How many rows reached the end, where the next run begins, and the counters: rows and ticks of each boundary."""
+    """How many rows reached the end, how many of them by the end of each part that was begun, where the next run goes
+    on (a row of a part), and the counters: rows and ticks of each boundary."""
 
     put: int
+    ends: list[int]
+    part: int
     begin: int
     counters: list[int]
 
@@ -89,20 +111,16 @@ class Program:
 
     def run(
         self,
-        inputs: Sequence[int],
-        begin: int,
-        count: int,
+        parts: Sequence[InputRows],
+        part: int = 0,
+        begin: int = 0,
         *,
-        rows: torch.Tensor | None = None,
         outputs: Sequence[torch.Tensor] = (),
         capacity: int = 0,
         states: Sequence[torch.Tensor] = (),
         changes: Sequence[Change] = (),
     ) -> ProgramRun:
-        """Process the rows [begin, count), as far as the `capacity` of the outputs allows.
-
-        `inputs` are addresses of columns, `rows` (int32 [count]) the positions in them (None: those themselves).
-        """
+        """Process the `parts` from row `begin` of `part` on, as far as the `capacity` of the outputs allows."""
         library = native.library()
         assert library is not None, "asked before the program was made"
         code = self.code
@@ -116,31 +134,42 @@ class Program:
         addresses = [
             _addresses(pointers)
             for pointers in (
-                inputs,
+                *(each.inputs for each in parts),
                 [table.data_ptr() for table in self.tables],
                 [output.data_ptr() for output in outputs],
                 [state.data_ptr() for state in states],
             )
         ]
+        described = (_Part * len(parts))()
+        for one, place, each in zip(described, addresses, parts, strict=False):
+            one.inputs, one.count = ctypes.addressof(place), each.length
+            one.rows = None if each.rows is None else each.rows.data_ptr()
+        tables, *made = addresses[len(parts) :]
         run = _Run(
             code.ctypes.data,
             len(code),
-            *(ctypes.addressof(part) for part in addresses),
-            None if rows is None else rows.data_ptr(),
-            count,
+            ctypes.addressof(described),
+            len(parts),
+            ctypes.addressof(tables),
+            *map(ctypes.addressof, made),
             counters.ctypes.data,
             _scratch.pointer(bank * (1 + self.expansions)),
             self.boundaries,
             bank,
             self.registers,
+            part,
             begin,
             self.step,
-            capacity if outputs else count * VECTOR_ROWS,
+            capacity if outputs else sum(each.length for each in parts) * VECTOR_ROWS,
             MOST_EXPANDED,
             0,
+            None,
         )
         library.pystachio_run_program(ctypes.byref(run))
-        return ProgramRun(run.put, run.begin, counters.tolist())
+        ends = [0] * part + [one.put for one in described[part : run.part]]
+        if run.part < len(parts):
+            ends.append(run.put)
+        return ProgramRun(run.put, ends, run.part, run.begin, counters.tolist())
 
 
 def _addresses(pointers: Sequence[int]) -> ctypes.Array[ctypes.c_void_p]:

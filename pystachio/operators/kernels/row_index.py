@@ -9,22 +9,33 @@ from typing import Final
 import torch
 
 from pystachio.operators.column import Column
-from pystachio.operators.kernels import direct, hash_table, primitives
+from pystachio.operators.kernels import direct, hash_table, primitives, ranks
 from pystachio.operators.kernels.direct import DirectTable
 from pystachio.operators.kernels.key_parts import RangedKeys
 from pystachio.operators.kernels.keys import KeyCodes, KeyEncoding
 from pystachio.operators.kernels.numbering import HashTable, Numbering, row_dtype
 from pystachio.operators.kernels.pairs import Matches
+from pystachio.operators.kernels.ranks import RankNumbering, RankTable
 
 _DENSE_SLOTS_PER_ROW: Final = 4
 """Up to this many slots per row ranges are kept per code, else per distinct key."""
+
+_RANKED_SLOTS_PER_ROW: Final = 2
+"""From this many codes per row on the ranks of those that are there are smaller than a table of all..."""
+
+_MOST_RANKED_SLOTS_PER_ROW: Final = 256
+_SPARSE_RANKED_SLOTS: Final = 1 << 22
+"""...and up to these many, or so many in all (1 MiB), a hash table is larger or slower."""
+
+CodeTable = DirectTable | RankTable
+"""Addressed by codes of a bounded range."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Members:
     """Which keys exist."""
 
-    table: DirectTable | HashTable
+    table: CodeTable | HashTable
 
     @property
     def nbytes(self) -> int:
@@ -40,7 +51,7 @@ class UniqueIndex:
     """At most one row per key: `table` holds 1 + the number of the key, 0 for no key. `rows` [1 + keys] are 1 + the
     position of the row by that number, None: the same number."""
 
-    table: DirectTable | HashTable
+    table: CodeTable | HashTable
     rows: torch.Tensor | None
 
     @property
@@ -62,7 +73,7 @@ class RangeIndex:
     absent key is empty.
     """
 
-    groups: DirectTable | HashTable | None
+    groups: CodeTable | HashTable | None
     offsets: torch.Tensor
     order: torch.Tensor | None
 
@@ -100,12 +111,26 @@ def contained(members: Members, encoding: KeyEncoding, columns: Sequence[Column]
     return _as_flags(members.table.lookup_range(keys))
 
 
+def is_addressable(span: int, rows: int, device: torch.device) -> bool:
+    """Whether an index by codes below `span` is worth its memory for so many rows."""
+    if not ranks.is_available(device, rows):
+        return direct.is_addressable(span, rows)
+    return span <= max(_MOST_RANKED_SLOTS_PER_ROW * rows, _SPARSE_RANKED_SLOTS)
+
+
+def table_bytes(span: int, rows: int, device: torch.device) -> int:
+    """What making a table addressed by codes below `span` takes for so many rows."""
+    return ranks.nbytes(span) if _are_ranked(span, rows, device) else 8 * (span + 1)
+
+
 def index_members(codes: KeyCodes, *, allow_direct: bool) -> Members:
     """An index that only answers whether a key exists."""
-    if allow_direct and codes.span is not None and direct.is_addressable(codes.span, codes.values.shape[0]):
+    rows, device = codes.values.shape[0], codes.values.device
+    if not (allow_direct and codes.span is not None and is_addressable(codes.span, rows, device)):
+        return Members(hash_table.number(_present(codes)[0].to(torch.int64)).table())
+    if not _are_ranked(codes.span, rows, device):
         return Members(direct.members(codes.values, codes.span))
-    values, _ = _present(codes)
-    return Members(hash_table.number(values.to(torch.int64)).table())
+    return Members(ranks.number(_present(codes)[0], codes.span).table())
 
 
 def index_rows(codes: KeyCodes, *, allow_direct: bool) -> RowIndex:
@@ -113,17 +138,20 @@ def index_rows(codes: KeyCodes, *, allow_direct: bool) -> RowIndex:
     values, kept = _present(codes)
     rows = values.shape[0]
     span = codes.span if allow_direct else None
-    numbering: direct.DirectNumbering | Numbering
-    if span is not None and direct.is_addressable(span, rows):
-        numbering = direct.number(values, span)
+    numbering: direct.DirectNumbering | RankNumbering | Numbering
+    if span is not None and is_addressable(span, rows, values.device):
+        is_ranked = _are_ranked(span, rows, values.device)
+        numbering = ranks.number(values, span) if is_ranked else direct.number(values, span)
     else:
         span = None
         numbering = hash_table.number(values.to(torch.int64))
     count = numbering.first.shape[0]
     if count == rows:
-        return UniqueIndex(
-            numbering.table(), None if kept is None else _with_none(kept + 1).to(row_dtype(len(codes.values)))
-        )
+        places = kept
+        if isinstance(numbering, RankNumbering) and not _ascends(values):
+            places = numbering.first if kept is None else kept.index_select(0, numbering.first)
+        dtype = row_dtype(codes.values.shape[0])
+        return UniqueIndex(numbering.table(), None if places is None else _with_none(places + 1).to(dtype))
     if span is not None and span <= _DENSE_SLOTS_PER_ROW * rows:
         offsets, order = _ranges(values, span, kept)
         return RangeIndex(None, torch.cat((offsets, offsets[-1:])), order)
@@ -171,8 +199,17 @@ def _present(codes: KeyCodes) -> tuple[torch.Tensor, torch.Tensor | None]:
     return codes.values.index_select(0, kept), kept
 
 
-def _lookup(table: DirectTable | HashTable, codes: KeyCodes) -> torch.Tensor:
-    if isinstance(table, DirectTable):
+def _are_ranked(span: int, rows: int, device: torch.device) -> bool:
+    return span >= _RANKED_SLOTS_PER_ROW * rows and ranks.is_available(device, rows)
+
+
+def _ascends(values: torch.Tensor) -> bool:
+    view = values.numpy()
+    return bool((view[1:] > view[:-1]).all())
+
+
+def _lookup(table: CodeTable | HashTable, codes: KeyCodes) -> torch.Tensor:
+    if isinstance(table, CodeTable):
         return table.lookup(codes.values)
     found = table.lookup(codes.values.to(torch.int64))
     return found if codes.absent is None else torch.where(codes.absent, 0, found)

@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from pystachio.operators.kernels import program as programs
+from pystachio.operators.kernels import ranks
 from pystachio.operators.kernels.hash_compiled import KeyTable
 from pystachio.operators.kernels.hash_table import number
 from pystachio.operators.kernels.instructions import Comparison, Operation, Register, kind_of
@@ -185,6 +186,19 @@ def test_hash_tables(count: int, keys: int) -> None:
     written.out(written.compute(Operation.HASH_FIND, written.load(wanted), slots, x=len(table.slots)))
     (found,) = written.run(count)
     same(found, table.lookup(wanted).numpy())
+
+
+@every_length
+@pytest.mark.parametrize("span", [1, 63, 64, 65, 5000])
+def test_ranks(count: int, span: int) -> None:
+    chance, written = rng(15), Written()
+    held = np.flatnonzero(chance.random(span) < 0.3)
+    table = ranks.number(torch.from_numpy(held), span).table()
+    codes = torch.from_numpy(chance.integers(0, span + 1, count))
+    written.out(written.compute(Operation.RANK, written.load(codes), written.assembler.table(table.words)))
+    (found,) = written.run(count)
+    positions_held = {code: rank + 1 for rank, code in enumerate(held.tolist())}
+    same(found, np.array([positions_held.get(code, 0) for code in codes.tolist()]))
 
 
 @every_length

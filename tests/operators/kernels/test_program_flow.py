@@ -12,7 +12,7 @@ import torch
 from pystachio.operators.kernels import program as programs
 from pystachio.operators.kernels.assembler import Assembler, TooManyRegisters
 from pystachio.operators.kernels.instructions import FEW_SLOTS, WAYS, Operation, kind_of
-from pystachio.operators.kernels.program import Change
+from pystachio.operators.kernels.program import Change, InputRows
 from tests.operators.kernels.written import (
     HIGHEST,
     LOWEST,
@@ -146,9 +146,10 @@ def test_a_run_ends_when_expansions_have_made_enough(monkeypatch: pytest.MonkeyP
     group = written.load(torch.zeros(4000, dtype=torch.int64))
     written.compute(Operation.EXPAND, group, written.assembler.table(offsets), -1, kind=3, is_shared=False)
     program = written.assemble()
-    run = program.run([written.inputs[0].data_ptr()], 0, 4000)
+    rows = [InputRows([written.inputs[0].data_ptr()], 4000)]
+    run = program.run(rows)
     assert (run.begin, run.put) == (1024, 10_240)
-    run = program.run([written.inputs[0].data_ptr()], run.begin, 4000)
+    run = program.run(rows, 0, run.begin)
     assert (run.begin, run.put) == (2048, 10_240)
 
 
@@ -158,15 +159,43 @@ def test_a_full_run_goes_on_where_it_stopped() -> None:
     written.out(written.load(values))
     program = written.assemble()
     output = torch.empty(2500, dtype=torch.int64)
-    begins = []
-    begin = 0
-    while begin < 5000:
-        run = program.run([values.data_ptr()], begin, 5000, outputs=[output], capacity=2500)
-        same(output[: run.put].numpy(), np.arange(begin, run.begin))
-        begin = run.begin
-        begins.append(begin)
-    assert begins == [2048, 4096, 5000]
-    assert program.run([values.data_ptr()], 0, 5000, outputs=[output], capacity=1023)[:2] == (0, 0)
+    rows = [InputRows([values.data_ptr()], 5000)]
+    begins, begin, part = [], 0, 0
+    while part == 0:
+        run = program.run(rows, 0, begin, outputs=[output], capacity=2500)
+        part = run.part
+        same(output[: run.put].numpy(), np.arange(begin, begin + run.put))
+        begin += run.put
+        begins.append((run.part, run.begin))
+    assert begins == [(0, 2048), (0, 4096), (1, 0)]
+    run = program.run(rows, outputs=[output], capacity=1023)
+    assert (run.put, run.part, run.begin) == (0, 0, 0)
+
+
+def test_parts_are_worked_on_in_turn() -> None:
+    """Whole ones, chosen rows and none, with room for some of them at a time."""
+    written = Written()
+    written.out(written.load(torch.zeros(1, dtype=torch.int64)))
+    program = written.assemble()
+    columns = [torch.arange(5000), torch.arange(5000, 5100), torch.arange(9000, 9003), torch.arange(10_000, 13_000)]
+    chosen = torch.tensor([2, 0, 2], dtype=torch.int32)
+    rows = [
+        InputRows([columns[0].data_ptr()], 5000),
+        InputRows([columns[1].data_ptr()], 0),
+        InputRows([columns[2].data_ptr()], 3, chosen),
+        InputRows([columns[3].data_ptr()], 3000),
+    ]
+    wanted = np.concatenate([columns[0], columns[2][chosen.long()], columns[3]])
+    for capacity in (1024, 3000, 10_000):
+        output, found, part, begin = torch.empty(capacity, dtype=torch.int64), [], 0, 0
+        while part < len(rows):
+            run = program.run(rows, part, begin, outputs=[output], capacity=capacity)
+            assert run.ends[:part] == [0] * part
+            assert run.ends[-1] == run.put
+            part, begin = run.part, run.begin
+            found.append(output[: run.put].numpy().copy())
+        same(np.concatenate(found), wanted)
+    assert run.ends == [5000, 5000, 5003, 8003]
 
 
 FOLDS: Final[dict[Operation, tuple[int, Callable[..., Any]]]] = {
@@ -212,7 +241,7 @@ def test_folds(count: int, slots: int, masked: bool, coded: bool, changed: bool)
         wanted.append(expected)
     program = written.assemble()
     addresses = [values.data_ptr() for values in written.inputs]
-    run = program.run(addresses, 0, count, states=states, changes=changes if changed else ())
+    run = program.run([InputRows(addresses, count)], states=states, changes=changes if changed else ())
     assert run.put == int(kept.sum())
     for operation, state, expected in zip(FOLDS, states, wanted, strict=True):
         values = state.numpy()
@@ -281,5 +310,5 @@ def test_a_change_may_be_the_ends_of_int64() -> None:
     written.out(written.compute(Operation.SCALE, written.load(values), x=1))
     output = torch.empty(2, dtype=torch.int64)
     changes = [Change(1, "y", -LOWEST)]
-    written.assemble().run([values.data_ptr()], 0, 2, outputs=[output], capacity=2, changes=changes)
+    written.assemble().run([InputRows([values.data_ptr()], 2)], outputs=[output], capacity=2, changes=changes)
     assert output.tolist() == [0, 5]

@@ -7,7 +7,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pystachio.operators.kernels import host, portable
+from pystachio.operators.kernels import host, portable, ranks
+from pystachio.operators.kernels.keys import KeyCodes
+from pystachio.operators.kernels.row_index import index_members, index_rows
 
 GROUPS = st.lists(st.integers(0, 9), max_size=60)
 DTYPES = st.sampled_from([torch.int32, torch.int64])
@@ -61,9 +63,46 @@ def test_what_is_out_of_range_is_refused() -> None:
         with pytest.raises(AssertionError):
             host.number_codes(codes, 10)
         with pytest.raises(AssertionError):
+            ranks.number(codes, 10)
+        with pytest.raises(AssertionError):
             host.ranges(codes, 10)
         with pytest.raises(AssertionError):
             host.ranges_of(torch.zeros(11, dtype=torch.int32), codes)
     three = torch.tensor([3], dtype=torch.int32)
     with pytest.raises(AssertionError):
         list(host.pairs(three, three, torch.zeros(5, dtype=torch.int32), 10))
+
+
+@settings(deadline=None)
+@given(st.lists(st.integers(0, 300), max_size=60), DTYPES)
+def test_ranks(codes: list[int], dtype: torch.dtype) -> None:
+    if host.native.library() is None:
+        pytest.skip("the C library is not built")
+    numbering, distinct = ranks.number(torch.tensor(codes, dtype=dtype), 301), sorted(set(codes))
+    assert numbering.numbers.tolist() == [distinct.index(code) for code in codes]
+    assert [codes[row] for row in numbering.first.tolist()] == distinct
+    found = numbering.table().lookup(torch.arange(302, dtype=dtype)).tolist()
+    assert found == [distinct.index(code) + 1 if code in distinct else 0 for code in range(302)]
+
+
+@settings(deadline=None)
+@given(st.lists(st.integers(0, 300), max_size=60), st.integers(301, 20_000), st.booleans())
+def test_an_index_finds_the_rows_whatever_its_table(codes: list[int], span: int, allow_direct: bool) -> None:
+    """Codes that are many, few and rare in their range; `span` stands for a row without a key."""
+    values = torch.tensor([*codes, span])
+    wanted = torch.tensor([*range(301), span])
+    expected = [[row for row, code in enumerate(codes) if code == asked] for asked in range(301)] + [[]]
+    index = index_rows(KeyCodes(values, span), allow_direct=allow_direct)
+    found = index.find(KeyCodes(wanted, span))
+    if isinstance(found, torch.Tensor):
+        assert [[row - 1] if row else [] for row in found.tolist()] == expected
+    else:
+        assert found.counts.tolist() == list(map(len, expected))
+        rows: list[list[int]] = [[] for _ in expected]
+        for pairs in found.pairs(7):
+            assert pairs.probe is not None
+            for asked, row in zip(pairs.probe.tolist(), pairs.build.tolist(), strict=True):
+                rows[asked].append(row)
+        assert [sorted(each) for each in rows] == expected
+    members = index_members(KeyCodes(values, span), allow_direct=allow_direct)
+    assert members.contains(KeyCodes(wanted, span)).tolist() == [bool(each) for each in expected]

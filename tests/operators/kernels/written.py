@@ -11,7 +11,7 @@ import torch
 
 from pystachio.operators.kernels.assembler import Assembler
 from pystachio.operators.kernels.instructions import Operation, Register, kind_of
-from pystachio.operators.kernels.program import Program
+from pystachio.operators.kernels.program import InputRows, Program
 
 LOWEST, HIGHEST = -(2**63), 2**63 - 1
 LENGTHS: Final = [0, 1, 1023, 1024, 1025, 5000]
@@ -109,14 +109,16 @@ def runs(
     yield [torch.empty(0, dtype=dtype).numpy() for dtype in program.outputs]
     while begin < size:
         outputs = [torch.full((room + 8,), 77, dtype=torch.int64).to(dtype) for dtype in program.outputs]
-        run = program.run(addresses, begin, size, rows=rows, outputs=outputs, capacity=room)
+        run = program.run([InputRows(addresses, size, rows)], 0, begin, outputs=outputs, capacity=room)
         assert 0 <= run.put <= room
-        assert run.begin > begin or run.put == 0
+        assert run.part == 1 or run.begin > begin or run.put == 0
         for output in outputs:
             assert (output[room:] == torch.full((1,), 77).to(output.dtype)).all(), "written behind the end"
         assert run.counters[0] == run.put
         reached += run.put
         yield [output[: run.put].numpy() for output in outputs]
+        if run.part == 1:
+            break
         if run.begin == begin:
             room *= 2
         begin = run.begin

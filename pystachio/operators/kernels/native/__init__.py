@@ -14,7 +14,7 @@ from functools import cache
 from importlib.machinery import EXTENSION_SUFFIXES
 from pathlib import Path
 
-INTERFACE_VERSION = 7
+INTERFACE_VERSION = 8
 _NAME = "_native"
 
 LOWEST = -(2**63)
@@ -191,6 +191,7 @@ def _declare_hashing(loaded: ctypes.CDLL) -> None:
         "find_texts": (pointer, pointer, pointer, number, pointer, number, pointer, pointer, pointer),
         "hash_texts": (pointer, pointer, number, pointer),
         "match_pieces": (pointer, pointer, number, number, pointer, pointer, number, pointer),
+        "find_ranks": (pointer, number, pointer, width, number, pointer),
         "ranges": (pointer, width, number, number, pointer, pointer, pointer),
         "ranges_of": (pointer, number, pointer, width, number, pointer, pointer),
         "gather_offsets": (pointer, number, pointer, width, number, pointer),
@@ -200,6 +201,7 @@ def _declare_hashing(loaded: ctypes.CDLL) -> None:
         "number_keys": (pointer, number, number, pointer, number, pointer, pointer, pointer),
         "number_texts": (*(pointer,) * 3, number, number, pointer, number, *(pointer,) * 4),
         "number_codes": (pointer, width, number, number, pointer, pointer, pointer),
+        "rank_codes": (pointer, width, number, number, pointer, pointer, pointer),
         "pairs": (pointer, pointer, number, pointer, number, number, pointer, pointer, pointer),
     }
     for name, types in (arguments | counting).items():

@@ -283,6 +283,7 @@ PS_CLONES static void run_from(ps_run *run, const ps_instruction *now, vector v,
         case PS_HASH_FIND:
             hash_find(n, INTEGERS(now->a), run->tables[now->b], now->x, INTEGERS(now->out));
             break;
+        case PS_RANK: rank(n, INTEGERS(now->a), run->tables[now->b], INTEGERS(now->out)); break;
         case PS_EXPAND:
         case PS_EXPAND_ALL: expand(run, now, v, bank, done); return;
         case PS_FLAG: {
@@ -323,22 +324,35 @@ PS_CLONES static void run_from(ps_run *run, const ps_instruction *now, vector v,
     run->put += v.n;
 }
 
-void pystachio_run_program(ps_run *run) {
+/* The rest of a part. */
+static void run_part(ps_run *run, const ps_part *part, progress *done) {
     int32_t chosen[PS_VECTOR];
     int64_t counters[2 * PS_MOST_BOUNDARIES];
-    progress done = {ticks(), 0, 0};
-    run->put = 0;
-    while (run->begin < run->count && done.expanded <= run->most) {
-        int64_t rest = run->count - run->begin, put = run->put;
-        vector v = {run->begin, (int32_t)(rest < run->step ? rest : run->step), run->rows == NULL, chosen};
-        if (run->rows != NULL) memcpy(chosen, run->rows + run->begin, (size_t)v.n * sizeof *chosen);
+    run->inputs = part->inputs;
+    while (run->begin < part->count && done->expanded <= run->most) {
+        int64_t rest = part->count - run->begin, put = run->put;
+        vector v = {run->begin, (int32_t)(rest < run->step ? rest : run->step), part->rows == NULL, chosen};
+        if (part->rows != NULL) memcpy(chosen, part->rows + run->begin, (size_t)v.n * sizeof *chosen);
         memcpy(counters, run->counters, (size_t)run->boundaries * 2 * sizeof *counters);
-        run_from(run, run->code, v, chosen, 0, &done);
-        if (done.full) {
+        run_from(run, run->code, v, chosen, 0, done);
+        if (done->full) {
             run->put = put;
             memcpy(run->counters, counters, (size_t)run->boundaries * 2 * sizeof *counters);
             return;
         }
         run->begin += v.n;
+    }
+}
+
+void pystachio_run_program(ps_run *run) {
+    progress done = {ticks(), 0, 0};
+    run->put = 0;
+    while (run->part < run->part_count && !done.full && done.expanded <= run->most) {
+        ps_part *part = run->parts + run->part;
+        run_part(run, part, &done);
+        if (run->begin < part->count) return;
+        part->put = run->put;
+        run->part++;
+        run->begin = 0;
     }
 }

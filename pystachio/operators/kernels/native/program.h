@@ -50,6 +50,7 @@ enum ps_operation {
     PS_GATHER,      /* out = table[b][a + x], integers of `kind` */
     PS_GATHER_FLOAT,
     PS_HASH_FIND,   /* out = the number of key a, 0 for none: table b has x slots (hash.h) */
+    PS_RANK,        /* out = 1 + the rank of code a in table[b], 0 for none (ranks.h) */
     PS_EXPAND,      /* each row once for every p in [table[b][a], table[b][a + 1]), integers of `kind`; out = 1 + p, or
                        1 + table[c][p] where c >= 0; x and y as in PS_FILTER */
     PS_EXPAND_ALL,  /* the same, and rows without any p once, with out = 0 */
@@ -73,27 +74,36 @@ typedef struct {
     int64_t x, y;
 } ps_instruction;
 
-/* `rows`: the positions to process (NULL: 0 to count - 1). Slots of states up to PS_FEW_SLOTS have PS_WAYS copies, one
+/* Columns that look the same. `rows`: the positions to process (NULL: 0 to count - 1). */
+typedef struct {
+    const void *const *inputs;
+    const int32_t *rows;
+    int64_t count;
+    int64_t put; /* set: rows that had reached the end of the program behind this part */
+} ps_part;
+
+/* Works on the parts in turn. Slots of states up to PS_FEW_SLOTS have PS_WAYS copies, one
  * after the other, whose sum is the state: consecutive rows of one group need not wait for each other. */
 typedef struct {
     const ps_instruction *code;
     int64_t length;
-    const void *const *inputs;
+    ps_part *parts;
+    int64_t part_count;
     const void *const *tables;
     void *const *outputs;
     void *const *states;
-    const int32_t *rows;
-    int64_t count;
     int64_t *counters;
     void *scratch; /* banks, each PS_VECTOR * 8 bytes per register, then PS_VECTOR per mask; 64-byte aligned */
     int64_t boundaries;
     int64_t bank;     /* bytes of the registers and masks; there is one bank more than expansions */
     int64_t registers;
-    int64_t begin;    /* set: where the next run goes on; `count` when all is done */
+    int64_t part;     /* set: where the next run goes on; `part_count` when all is done... */
+    int64_t begin;    /* ...and the row of that part */
     int64_t step;     /* rows in a vector, at most PS_VECTOR */
     int64_t capacity; /* of the outputs: a run ends before a vector that would exceed it... */
     int64_t most;     /* ...and behind one that brings its expansions above this */
     int64_t put;      /* set: rows that reached the end */
+    const void *const *inputs; /* of the part */
 } ps_run;
 
 #define PS_FEW_SLOTS 256

@@ -8,6 +8,7 @@
 #include "hash.h"
 #include "key_sets.h"
 #include "program.h"
+#include "ranks.h"
 #include "slots.h"
 
 typedef struct {
@@ -189,6 +190,10 @@ PS_INLINE void gather_float(int32_t n, const int64_t *restrict at, const void *t
     }
     OF_FLOATS(kind, LOOP)
 #undef LOOP
+}
+
+PS_INLINE void rank(int32_t n, const int64_t *restrict codes, const ps_ranks *restrict ranks, int64_t *restrict out) {
+    EACH(out[i] = ps_rank(ranks, (uint64_t)codes[i]);)
 }
 
 PS_INLINE void hash_find(int32_t n, const int64_t *restrict wanted, const ps_key_slot *restrict slots, int64_t capacity,
