@@ -40,6 +40,7 @@ from pystachio.operators.operator import Operator
 from pystachio.operators.parquet_footer import read_footers
 from pystachio.operators.pipeline import PhysicalPlan, build_graph, operator_names, operators_of
 from pystachio.operators.scan import Scan
+from pystachio.operators.scan_top_n import ScanTopN
 from pystachio.operators.table import FileVersion, ParquetFile
 from pystachio.planner.explain import render
 from pystachio.runtime.allocator import keep_freed_memory
@@ -211,7 +212,7 @@ class EmbeddedNode:
             workers=self._workers,
             labels=operator_labels(plan.plan),
             decoders=frozenset(
-                name for name, operator in named_operators(plan.plan).items() if isinstance(operator, Scan)
+                name for name, operator in named_operators(plan.plan).items() if isinstance(operator, Scan | ScanTopN)
             ),
         )
 
@@ -394,7 +395,11 @@ class RunningPlan:
         if self._seconds is not None and self._error is None:
             return 1.0
         names = operator_names(self.plan)
-        scans = {names[id(operator)]: operator for operator in operators_of(self.plan) if isinstance(operator, Scan)}
+        scans = {
+            names[id(operator)]: operator
+            for operator in operators_of(self.plan)
+            if isinstance(operator, Scan | ScanTopN)
+        }
         total = sum(scan.table.rows for scan in scans.values())
         snapshots = self._snapshots()
         done = sum(snapshots[name].rows_in for name in scans if name in snapshots)

@@ -69,7 +69,7 @@ def test_only_columns_that_are_new_are_read(session: pystachio.Session, folder: 
     _, read = answer(session, "select sum(id), max(text) from t")
     with pystachio.connect(threads=2, chunk_cache=False) as other:
         other.register("t", folder / "t.parquet")
-        assert read == answer(other, "select max(text) from t")[1] > 0
+        assert read == answer(other, "select sum(length(text)) from t")[1] > 0
 
 
 def test_it_can_be_switched_off(folder: Path) -> None:

@@ -23,8 +23,9 @@ class ChunkDescription:
 
     `codec` is Parquet's number of the compression. `coded`: whether all its data pages hold dictionary codes (None: not
     said). `text_bytes`: bytes of all its strings.
-    `low` and `high` are in Parquet's plain encoding; `legacy_low` and `legacy_high` are the deprecated ones, which
-    only make sense for types with the order of signed numbers.
+    `low` and `high` are in Parquet's plain encoding, `exact_low` and `exact_high` whether they are values of the chunk
+    (None: not said); `legacy_low` and `legacy_high` are the deprecated ones, which only make sense for types with the
+    order of signed numbers.
     """
 
     physical_type: str
@@ -41,6 +42,8 @@ class ChunkDescription:
     high: bytes | None
     legacy_low: bytes | None
     legacy_high: bytes | None
+    exact_low: bool | None
+    exact_high: bool | None
 
 
 def describe_chunks(path: str, footer: bytes, leaves: int) -> list[list[ChunkDescription]]:
@@ -78,6 +81,8 @@ def _description(path: str, chunk: Struct, ordered: bool) -> ChunkDescription:
         high=_optional_bytes(statistics.get(5)) if ordered else None,
         legacy_low=_optional_bytes(statistics.get(2)),
         legacy_high=_optional_bytes(statistics.get(1)),
+        exact_low=_optional_truth(statistics.get(8)),
+        exact_high=_optional_truth(statistics.get(7)),
     )
 
 
@@ -99,5 +104,11 @@ def _optional_number(value: Any) -> int | None:
 
 def _optional_bytes(value: Any) -> bytes | None:
     if value is not None and not isinstance(value, bytes):
+        raise TypeError("a field has the wrong type")
+    return value
+
+
+def _optional_truth(value: Any) -> bool | None:
+    if value is not None and not isinstance(value, bool):
         raise TypeError("a field has the wrong type")
     return value

@@ -107,6 +107,54 @@ def may_be_true(predicate: Expression, statistics: StatisticsOf, rows: int) -> b
             return True
 
 
+def must_be_true(predicate: Expression, statistics: StatisticsOf, rows: int) -> bool:
+    """True only when the predicate is true for all of the row group's `rows` rows."""
+    match predicate:
+        case Literal(value=value):
+            return value is True
+        case Call(function="and", arguments=parts):
+            return all(must_be_true(part, statistics, rows) for part in parts)
+        case Call(function="or", arguments=parts):
+            return any(must_be_true(part, statistics, rows) for part in parts)
+        case Call(function="is_null", arguments=(FieldReference(index=index),)):
+            return statistics(index).nulls == rows
+        case Call(function="is_not_null", arguments=(FieldReference(index=index),)):
+            return statistics(index).nulls == 0
+        case Call(function=function, arguments=(left, right)) if function in _MIRRORED or function == "not_equal":
+            return _comparison_must_be_true(function, left, right, statistics)
+        case _:
+            return False
+
+
+def _comparison_must_be_true(function: str, left: Expression, right: Expression, statistics: StatisticsOf) -> bool:
+    if isinstance(left, Literal):
+        function, left, right = _MIRRORED.get(function, function), right, left
+    source = _source(left)
+    if source is None or not isinstance(right, Literal) or right.value is None:
+        return False
+    known = statistics(source[0])
+    wanted = right.value.encode() if isinstance(right.value, str) else right.value
+    # Not for floats, whose NaN statistics leave out.
+    if known.nulls != 0 or not isinstance(known.low, int | bytes) or not isinstance(wanted, int | bytes):
+        return False
+    low, high = source[1](known.low), source[1](known.high)
+    if isinstance(low, bytes) is not isinstance(wanted, bytes):
+        return False
+    match function:
+        case "lt":
+            return bool(high < wanted)
+        case "lte":
+            return bool(high <= wanted)
+        case "gt":
+            return bool(low > wanted)
+        case "gte":
+            return bool(low >= wanted)
+        case "not_equal":
+            return bool(wanted < low or high < wanted)
+        case _:
+            return bool(low == wanted == high)
+
+
 def _comparison_may_be_true(
     function: str, left: Expression, right: Expression, statistics: StatisticsOf, rows: int
 ) -> bool:

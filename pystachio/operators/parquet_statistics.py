@@ -31,11 +31,13 @@ class ChunkStatistics:
     """Inclusive limits of the non-NULL values, not necessarily tight (writers truncate strings), NaN left out.
 
     `low` and `high` are both None when unknown or when every value is NULL; `nulls` is None when unknown.
+    `exact`: both are the least and the greatest value, by what the writer says of types that it may have truncated.
     """
 
     low: Any
     high: Any
     nulls: int | None
+    exact: bool = False
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -86,7 +88,15 @@ class StatisticsReader:
         low, high = self.encode(raw_low), self.encode(raw_high)
         if low is None or high is None or low > high:  # type: ignore[operator]
             return ChunkStatistics(None, None, nulls)
-        return ChunkStatistics(low, high, nulls)
+        return ChunkStatistics(low, high, nulls, self._is_exact(chunk))
+
+    def _is_exact(self, chunk: ChunkDescription) -> bool:
+        """Numbers are, unless their writer denies it; bytes only when it says so; floats leave NaN out."""
+        said = (chunk.exact_low, chunk.exact_high)
+        if chunk.low is None or chunk.high is None or False in said:
+            return False
+        is_bytes = "BYTE_ARRAY" in chunk.physical_type
+        return chunk.physical_type in ("INT32", "INT64") or (is_bytes and said == (True, True))
 
 
 def statistics_reader(type_: pa.DataType, column: pq.ColumnSchema) -> StatisticsReader:

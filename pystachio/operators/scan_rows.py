@@ -95,22 +95,34 @@ class RowReader:
     @cached_property
     def first(self) -> tuple[int, ...]:
         """Positions that decide which rows survive."""
-        return tuple(sorted({use.position for use in self.filters} | set(self._tested)))
+        return tuple(sorted({use.position for use in self.filters} | set(self.tested)))
 
     @cached_property
-    def _tested(self) -> tuple[int, ...]:
+    def tested(self) -> tuple[int, ...]:
         """Positions that the predicate reads."""
         return () if self.predicate is None else tuple(sorted(fields_of(self.predicate)))
 
     @cached_property
-    def _test(self) -> Expression | None:
-        """The predicate over the columns `_tested`."""
-        return None if self.predicate is None else shift_fields(self.predicate, self._tested.index)
+    def test(self) -> Expression | None:
+        """The predicate over the columns `tested`."""
+        return None if self.predicate is None else shift_fields(self.predicate, self.tested.index)
 
     @cached_property
     def rest(self) -> tuple[int, ...]:
         """Positions that are only put out."""
         return tuple(sorted(set(self.output) - set(self.first)))
+
+    @property
+    def narrows(self) -> bool:
+        """Whether the first rows will tell which units are needed: until then reading ahead may be in vain."""
+        return False
+
+    def rules_out(self, unit: Unit) -> bool:
+        """Whether nobody needs the unit's rows any more."""
+        return False
+
+    def skipped(self, unit: Unit, start: int, stop: int) -> None:
+        """These rows of the unit were ruled out."""
 
     def pieces(self, rows: int) -> list[tuple[int, int]]:
         """The unit's rows in equal parts of at most about `batch_rows`."""
@@ -121,14 +133,14 @@ class RowReader:
         """Which of the rows [start, stop) survive the predicate and the filters; `columns` has all of `first`."""
         length = stop - start
         survivors: torch.Tensor | None = None
-        if self._test is not None:
-            sliced = tuple(slice_column(columns[position], start, stop) for position in self._tested)
-            survivors = select(self._test, Batch(sliced, length, None))
+        if self.test is not None:
+            sliced = tuple(slice_column(columns[position], start, stop) for position in self.tested)
+            survivors = select(self.test, Batch(sliced, length, None))
         for use in self.filters:
             if survivors is not None and len(survivors) == 0:
                 break
             if use.is_useful:
-                survivors = _narrow(survivors, use, slice_column(columns[use.position], start, stop))
+                survivors = narrow(survivors, use, slice_column(columns[use.position], start, stop))
         return Piece(start, stop, survivors)
 
     def batch(self, columns: dict[int, Column], piece: Piece) -> Batch:
@@ -303,7 +315,7 @@ class UnitRows:
 
     def put_out_piece(self, piece: Piece) -> Iterator[ScanRows]:
         """A piece's rows when all columns are decoded."""
-        yield ScanRows(self.reader, self.columns, piece, is_tested=True)
+        yield ScanRows(self.reader, self.columns, piece, is_tested=True, unit=self)
 
     def decode_and_put_out(self, source: FetchedExtents) -> Iterator[ScanRows]:
         """All of the unit's rows, untested."""
@@ -327,7 +339,8 @@ class UnitRows:
         return decoder
 
 
-def _narrow(survivors: torch.Tensor | None, use: FilterUse, column: Column) -> torch.Tensor | None:
+def narrow(survivors: torch.Tensor | None, use: FilterUse, column: Column) -> torch.Tensor | None:
+    """Of the rows `survivors` (None: all) those that pass the filter too."""
     if survivors is None:
         return use.select(column)
     passing = use.select(take(column, survivors))

@@ -68,12 +68,15 @@ class _Fetch:
 
 
 class ScanRun:
-    """Feeds `out` with the rows of `units`. One object per run of the operator."""
+    """Feeds `out` with the rows of `units`, from the host if `on_host`. One object per run of the operator."""
 
-    def __init__(self, ctx: Context, out: Output, reader: RowReader, units: Sequence[Unit]) -> None:
+    def __init__(
+        self, ctx: Context, out: Output, reader: RowReader, units: Sequence[Unit], *, on_host: bool = False
+    ) -> None:
         self._ctx = ctx
         self._out = out
         self._reader = reader
+        self._on_host = on_host or ctx.stream.device.type == "cpu"
         self._units = in_turns(units, ctx.transfers.link)
         # One more than can run: none idles while a batch is handed over. A single worker keeps the file's order.
         workers = ctx.settings.workers
@@ -86,6 +89,10 @@ class ScanRun:
         self._finished = 0
         self._dead = 0
         self._left = _Left(len(units))
+        self._begun = asyncio.Event()
+        """Some unit has been worked on."""
+        self.has_read = False
+        """Bytes came from the table's files."""
 
     async def run(self) -> None:
         if not self._units:
@@ -112,7 +119,12 @@ class ScanRun:
             if len(hot) == len(everything):
                 self._put_hot(unit, hot)
                 continue
+            if self._reader.narrows and index >= self._takers:
+                await self._begun.wait()
             cold = [position for position in everything if position not in hot]
+            if self._is_skipped(unit):
+                self._ctx.metrics.count("bytes not read", _read_bytes(unit, cold, {}))
+                continue
             split = self._reads_twice() and any(position in cold for position in self._reader.rest)
             chunks = self._reader.chunks
             stored = {} if chunks is None else await chunks.find(self._ctx, unit, cold)
@@ -124,6 +136,14 @@ class ScanRun:
             spread = self._spreads(index, unit)
             self._ready.put(_Fetch(unit, hot, stored, split, spread, nbytes, reservation, fetched))
         self._ready.close()
+
+    def _is_skipped(self, unit: Unit) -> bool:
+        """Whether the reader does not want the unit any more, which is then done with."""
+        if not self._reader.rules_out(unit):
+            return False
+        self._reader.skipped(unit, 0, unit.rows)
+        self._left.unit_ended()
+        return True
 
     def _put_hot(self, unit: Unit, columns: dict[int, Column]) -> None:
         self._ctx.metrics.count("bytes from memory", sum(map(column_nbytes, columns.values())))
@@ -169,6 +189,7 @@ class ScanRun:
         extents = [extent for extent in unit.extents(positions) if extent.length]
         if not extents:
             return FetchedExtents(unit.file.path, unit.file.size, ())
+        self.has_read = True
         buffers = await self._ctx.transfers.read(unit.file.path, extents)
         self._ctx.metrics.count("bytes read", sum(extent.length for extent in extents))
         views = [(extent.offset, buffer.view) for extent, buffer in zip(extents, buffers, strict=True)]
@@ -183,6 +204,10 @@ class ScanRun:
             with self._ctx.metrics.waiting(WaitReason.IO, fetch.unit.file.path, fetch.nbytes):
                 fetched = await fetch.fetched
             self._window.leave(fetch.nbytes)
+            if self._is_skipped(fetch.unit):
+                self._begun.set()
+                self._release(fetch.reservation)
+                continue
             rows = UnitRows(self._reader, fetch.unit, fetch.hot | fetched.columns)
             if fetch.spread:
                 await self._spread(rows, fetched.source, fetch)
@@ -202,11 +227,12 @@ class ScanRun:
                 self._ctx.metrics.count("bytes from memory", sum(map(column_nbytes, fetch.hot.values())))
             self._finished += 1
             self._dead += not rows.alive and not rows.survivors
+            self._begun.set()
             self._release(fetch.reservation)
 
     async def _put_out_hot(self, hot: HotRows) -> None:
         self._left.job_began()
-        if self._ctx.stream.device.type == "cpu":
+        if self._on_host:
             await self._out.emit(lambda: (hot,), last=self._left.job_ended)
         else:
             while taken := hot.take():
@@ -214,6 +240,7 @@ class ScanRun:
                 await self._emit(units, partial(iter, taken), last=False)
             self._left.job_ended()
         self._ready.hot_job_ended()
+        self._begun.set()
 
     async def _put_out(
         self, rows: UnitRows, produce: Callable[[], Iterable[ScanRows]], *, is_whole: bool = True
@@ -225,10 +252,10 @@ class ScanRun:
         self, units: Iterable[Unit], produce: Callable[[], Iterable[ScanRows]], *, last: bool | Callable[[], bool]
     ) -> None:
         """Put out rows of the units, from the device where one computes."""
-        stream = self._ctx.stream
-        if stream.device.type == "cpu":
+        if self._on_host:
             await self._out.emit(produce, last=last)
             return
+        stream = self._ctx.stream
         nbytes = sum(unit.decoded_bytes(self._reader.output) for unit in units)
         reservation = await self._reserve(nbytes, Tier.DEVICE)
         await self._out.emit(lambda: (to_device(batch, stream) for batch in gathered(produce())), last=last)

@@ -22,6 +22,9 @@ from pystachio.runtime.memory import Tier
 
 _OFFSET_BYTES = 8
 
+Answered = Callable[[ParquetFile, tuple[int, ...]], np.ndarray]
+"""bool for each row group of a file, where the scan's columns are at these positions of the file."""
+
 _UNITS_PER_WORKER: Final = 8
 _MOST_BATCHES: Final = 4
 """Row groups are read together up to this many batches, when every worker has units enough even so."""
@@ -92,13 +95,19 @@ def plan_units(
     predicate: Expression | None,
     filters: Sequence[tuple[int, RuntimeFilter]],
     joined_rows: int,
+    answered: Answered | None = None,
 ) -> ScanUnits:
-    """The row groups to read; neighbours are joined up to `joined_rows` rows. `filters` by position."""
+    """The row groups to read; neighbours are joined up to `joined_rows` rows. `filters` by position.
+
+    `answered`: which row groups need not be read, though they have matching rows.
+    """
     units: list[Unit] = []
     pruned = skipped = 0
     for file in table.files:
         file_columns = tuple(file.positions[table.schema[column].name] for column in columns)
         matching = _may_match(file, file_columns, predicate, filters)
+        if answered is not None:
+            matching &= ~answered(file, file_columns)
         for group, rows in enumerate(file.row_group_rows):
             if rows and matching[group]:
                 _append(units, file, group, rows, file_columns, joined_rows)

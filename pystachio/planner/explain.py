@@ -13,6 +13,7 @@ from pystachio.operators.operator import Operator
 from pystachio.operators.pipeline import PhysicalPlan, operator_names
 from pystachio.operators.project import Project
 from pystachio.operators.scan import Scan
+from pystachio.operators.scan_top_n import ScanTopN
 from pystachio.operators.sort import Sort
 from pystachio.operators.spool import Spool
 from pystachio.operators.top_n import TopN
@@ -56,6 +57,10 @@ def describe(operator: Operator) -> str:
         case TopN():
             skipped = f" after {operator.offset:,}" if operator.offset else ""
             return f"TopN {operator.count:,}{skipped} by {_sorted(operator.keys, operator.input.schema)}"
+        case ScanTopN():
+            skipped = f" after {operator.offset:,}" if operator.offset else ""
+            keys = _sorted(operator.keys, operator.schema)
+            return f"TopN {operator.count:,}{skipped} by {keys} of {_describe_scan(operator.scan)}"
         case _:
             return operator.label()
 

@@ -8,14 +8,16 @@ from __future__ import annotations
 import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import cast
 
-from pystachio.operators.aggregate import aggregate
+from pystachio.operators.aggregate import PartialAggregate, aggregate
 from pystachio.operators.batch import Field, Schema
 from pystachio.operators.expressions import (
     AggregateCall,
     Expression,
     FieldReference,
     JoinKind,
+    SortKey,
     conjunction,
     conjuncts,
     fields_of,
@@ -27,6 +29,8 @@ from pystachio.operators.operator import Operator
 from pystachio.operators.pipeline import PhysicalPlan
 from pystachio.operators.project import Project as ProjectOperator
 from pystachio.operators.scan import Scan, ScanFilter
+from pystachio.operators.scan_statistics import from_statistics
+from pystachio.operators.scan_top_n import ScanTopN
 from pystachio.operators.sort import Sort as SortOperator
 from pystachio.operators.spool import Spool
 from pystachio.operators.table import Table
@@ -246,6 +250,8 @@ class _Lowering:
             schema=_aggregate_schema(plan, calls, [names[key] for key in keys], names),
             grouping_sets=plan.grouping_sets,
         )
+        if isinstance(operator.input, PartialAggregate):
+            operator = replace(operator, input=from_statistics(operator.input))
         return _Lowered(operator, {position: position for position in range(len(plan.schema))})
 
     def _limit(self, plan: Limit, needed: Needed) -> _Lowered:
@@ -254,17 +260,35 @@ class _Lowering:
             case Project() as project if id(project) not in self._consumers:
                 below = replace(plan, input=project.input)
                 return self._project(replace(project, input=below), needed, ())
+            case Sort(input=Project() as project) as sort if self._is_top_n(plan, sort) and self._has_keys(
+                project, sort
+            ):
+                # Only the rows of the answer are worth computing.
+                keys = tuple(
+                    replace(key, index=cast(FieldReference, project.expressions[key.index]).index) for key in sort.keys
+                )
+                below = replace(plan, input=Sort(project.input, keys))
+                return self._project(replace(project, input=below), needed, ())
             case Sort() as sort if plan.count is not None and self._is_top_n(plan, sort):
                 source = self.lower(sort.input, needed | {key.index for key in sort.keys}, ())
                 keys = moved_keys(sort.keys, source.positions)
-                return replace(source, operator=TopN(source.operator, keys, plan.count, plan.offset))
+                return replace(source, operator=_top_n(source.operator, keys, plan.count, plan.offset))
             case _:
                 source = self.lower(plan.input, needed, ())
                 return replace(source, operator=LimitOperator(source.operator, plan.offset, plan.count))
 
+    def _has_keys(self, project: Project, sort: Sort) -> bool:
+        """Whether the sort's keys are there before the projection."""
+        expressions = [project.expressions[key.index] for key in sort.keys]
+        return id(project) not in self._consumers and all(isinstance(e, FieldReference) for e in expressions)
+
     def _is_top_n(self, plan: Limit, sort: Sort) -> bool:
         small = plan.count is not None and plan.count + plan.offset <= _LARGEST_TOP_N
         return small and id(sort) not in self._consumers
+
+
+def _top_n(source: Operator, keys: tuple[SortKey, ...], count: int, offset: int) -> Operator:
+    return ScanTopN(source, keys, count, offset) if isinstance(source, Scan) else TopN(source, keys, count, offset)
 
 
 def _named(field: Field, expression: Expression, names: Sequence[str]) -> Field:

@@ -13,6 +13,7 @@ from pystachio.operators.limit import Limit
 from pystachio.operators.operator import Operator
 from pystachio.operators.project import Project
 from pystachio.operators.scan import Scan
+from pystachio.operators.scan_top_n import ScanTopN
 from pystachio.operators.sort import Sort
 from pystachio.operators.spool import Spool
 from pystachio.operators.top_n import TopN
@@ -69,6 +70,9 @@ class Run:
                 return self._sorted(operator)
             case TopN():
                 return self._sorted(operator)[operator.offset : operator.offset + operator.count]
+            case ScanTopN():
+                rows = self._sorted(Sort(operator.scan, operator.keys))
+                return rows[operator.offset : operator.offset + operator.count]
             case Limit():
                 last = None if operator.count is None else operator.offset + operator.count
                 return self.rows(operator.input)[operator.offset : last]

@@ -24,10 +24,10 @@ from pystachio.operators.operator import Operator
 from pystachio.operators.pipeline import PhysicalPlan
 from pystachio.operators.project import Project as ProjectOperator
 from pystachio.operators.scan import Scan, ScanFilter
+from pystachio.operators.scan_top_n import ScanTopN
 from pystachio.operators.sort import Sort as SortOperator
 from pystachio.operators.spool import Spool
 from pystachio.operators.table import Table
-from pystachio.operators.top_n import TopN
 from pystachio.planner import physical, runtime_filters, sharing
 from pystachio.planner.cardinality import ColumnFacts, Estimator
 from pystachio.planner.join_order import reorder
@@ -212,7 +212,7 @@ def test_sort_and_limit_become_top_n() -> None:
     root = lowered(Limit(Project(by_quantity, _references(0), LINE[:1]), 5, 10)).root
     assert isinstance(root, ProjectOperator)
     top = root.input
-    assert isinstance(top, TopN)
+    assert isinstance(top, ScanTopN)
     assert (top.count, top.offset, top.keys) == (10, 5, (SortKey(1, True, True),))
 
 

@@ -11,6 +11,7 @@ import pyarrow.compute as pc
 
 from pystachio.errors import DataError, InvalidRequest
 from pystachio.operators.arrow import MAXIMUM_STRING_BYTES
+from pystachio.operators.column import BytesColumn, Column, FixedColumn
 from pystachio.operators.expressions import Literal
 from pystachio.operators.functions.function import (
     Function,
@@ -22,8 +23,10 @@ from pystachio.operators.functions.function import (
     same_as_first,
 )
 from pystachio.operators.functions.operands import column
-from pystachio.operators.functions.text import from_array, on_text, text_of
+from pystachio.operators.functions.regular_expressions import REGEXP_LIKE, REGEXP_REPLACE
+from pystachio.operators.functions.text import from_array, on_text, or_else, text_of
 from pystachio.operators.kernels import patterns
+from pystachio.operators.kernels.texts import text_lengths
 
 # Like PostgreSQL and DataFusion; a plan may name another escape character, or "" for none.
 _DEFAULT_ESCAPE: Final = "\\"
@@ -148,28 +151,6 @@ def _each(function: Callable[[Any], Any], type_: pa.DataType) -> Callable[..., p
     return run
 
 
-def _regular_flags(flags: str) -> str:
-    known = {letter for letter in flags if letter in "ims"}
-    return f"(?{''.join(sorted(known))})" if known else ""
-
-
-def _regexp_matches(values: pa.Array, pattern: str, flags: str = "") -> pa.Array:
-    return _checked(lambda: pc.match_substring_regex(values, _regular_flags(flags) + pattern))
-
-
-def _regexp_replace(values: pa.Array, pattern: str, replacement: str, flags: str = "") -> pa.Array:
-    limit = -1 if "g" in flags else 1
-    expression = _regular_flags(flags) + pattern
-    return _checked(lambda: pc.replace_substring_regex(values, expression, replacement, max_replacements=limit))
-
-
-def _checked(run: Callable[[], pa.Array]) -> pa.Array:
-    try:
-        return run()
-    except pa.ArrowInvalid as error:
-        raise InvalidRequest(f"invalid regular expression: {error}") from error
-
-
 def _join(separator: str, skip_nulls: bool) -> Kernel:
     """All arguments one after the other; NULL arguments are left out, or make the result NULL."""
 
@@ -211,6 +192,11 @@ def _concatenate(
     return from_array(joined, invocation)
 
 
+def _lengths(texts: BytesColumn) -> Column | None:
+    lengths = text_lengths(texts)
+    return None if lengths is None else FixedColumn(pa.int64(), lengths)
+
+
 def _octet_length(values: pa.Array) -> pa.Array:
     return pc.binary_length(values)
 
@@ -225,12 +211,12 @@ FUNCTIONS: Final = (
     Function("starts_with", _TRUTH, on_text(lambda values, prefix: pc.starts_with(values, prefix))),
     Function("ends_with", _TRUTH, on_text(lambda values, suffix: pc.ends_with(values, suffix))),
     Function("contains", _TRUTH, on_text(_contains)),
-    Function("regexp_like", _TRUTH, on_text(_regexp_matches)),
-    Function("regexp_replace", _TEXT, on_text(_regexp_replace)),
+    Function("regexp_like", _TRUTH, REGEXP_LIKE),
+    Function("regexp_replace", _TEXT, REGEXP_REPLACE),
     Function("substring", same_as_first, on_text(_substring)),
     Function("left", same_as_first, on_text(_left)),
     Function("right", same_as_first, on_text(_right)),
-    Function("char_length", _COUNT, on_text(pc.utf8_length)),
+    Function("char_length", _COUNT, or_else(_lengths, pc.utf8_length)),
     Function("octet_length", _COUNT, on_text(_octet_length)),
     Function("bit_length", _COUNT, on_text(lambda values: pc.multiply(pc.binary_length(values), 8))),
     Function("upper", same_as_first, on_text(pc.utf8_upper)),

@@ -44,6 +44,23 @@ def on_text(function: TextFunction) -> Kernel:
     return kernel
 
 
+def or_else(quick: Callable[..., Column | None], function: TextFunction) -> Kernel:
+    """`quick` on strings of the host with constant parameters, where it answers; else `function` by Arrow."""
+    general = on_text(function)
+
+    def kernel(invocation: Invocation) -> Operand:
+        subject, *parameters = invocation.arguments
+        constants = [parameter.value for parameter in parameters if isinstance(parameter, Literal)]
+        if invocation.device.type == "cpu" and len(constants) == len(parameters) and not isinstance(subject, Literal):
+            texts = plain(subject)
+            found = quick(texts, *constants) if isinstance(texts, BytesColumn) else None
+            if found is not None:
+                return found
+        return general(invocation)
+
+    return kernel
+
+
 def text_of(values: Column) -> pa.Array:
     """Strings (or bytes) as an Arrow array on the host."""
     fixed = plain(values)

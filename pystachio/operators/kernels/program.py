@@ -77,8 +77,8 @@ class Change(NamedTuple):
 
 
 class InputRows(NamedTuple):
-    """`length` rows of columns at the addresses `inputs`: those at the positions `rows` (int32 [length]), None: the first
-    ones."""
+    """`length` rows of columns at the addresses `inputs`: those at the positions `rows` (int32 [length]), or without
+    them the first ones."""
 
     inputs: Sequence[int]
     length: int

@@ -76,6 +76,18 @@ def find_texts(column: BytesColumn, dictionary: Dictionary) -> torch.Tensor:
     return cast(TextTable, table).lookup(column).sub_(1)
 
 
+def text_lengths(column: BytesColumn) -> torch.Tensor | None:
+    """int32 [rows]: the characters of each string on a CPU; None without the C library, or for giants."""
+    library = native.library()
+    if library is None:
+        return None
+    lengths = torch.empty(len(column), dtype=torch.int32)
+    offsets, data = column.offsets.contiguous(), column.data.contiguous()
+    texts = offsets.data_ptr(), data.data_ptr(), len(data), len(column)
+    status = library.pystachio_text_lengths(*texts, lengths.data_ptr())
+    return lengths if status == native.Status.OK else None
+
+
 def hash_texts(column: BytesColumn) -> torch.Tensor:
     """int64 [rows], equal where strings on a CPU are; the C library must be there."""
     library = native.library()

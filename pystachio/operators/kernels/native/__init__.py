@@ -14,7 +14,7 @@ from functools import cache
 from importlib.machinery import EXTENSION_SUFFIXES
 from pathlib import Path
 
-INTERFACE_VERSION = 8
+INTERFACE_VERSION = 9
 _NAME = "_native"
 
 LOWEST = -(2**63)
@@ -175,6 +175,11 @@ def _declare(loaded: ctypes.CDLL) -> None:
     loaded.pystachio_set_bits.restype = number
     loaded.pystachio_set_bloom.argtypes = (pointer, number, pointer, width)
     loaded.pystachio_set_bloom.restype = None
+    loaded.pystachio_regex_replace.argtypes = (
+        *(pointer, pointer, number, pointer, width),
+        *(pointer, width, pointer, pointer, pointer),
+    )
+    loaded.pystachio_regex_replace.restype = None
     loaded.pystachio_run_program.argtypes = (pointer,)
     loaded.pystachio_run_program.restype = None
     _declare_hashing(loaded)
@@ -191,6 +196,8 @@ def _declare_hashing(loaded: ctypes.CDLL) -> None:
         "find_texts": (pointer, pointer, pointer, number, pointer, number, pointer, pointer, pointer),
         "hash_texts": (pointer, pointer, number, pointer),
         "match_pieces": (pointer, pointer, number, number, pointer, pointer, number, pointer),
+        "text_lengths": (pointer, pointer, number, number, pointer),
+        "regex_spans": (pointer, pointer, pointer, number, number, pointer),
         "find_ranks": (pointer, number, pointer, width, number, pointer),
         "ranges": (pointer, width, number, number, pointer, pointer, pointer),
         "ranges_of": (pointer, number, pointer, width, number, pointer, pointer),

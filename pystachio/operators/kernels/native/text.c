@@ -70,3 +70,30 @@ int32_t pystachio_match_pieces(const int64_t *offsets, const uint8_t *data, int6
     }
     return PS_OK;
 }
+
+PS_CLONES static int is_ascii(const uint8_t *data, int64_t bytes) {
+    uint8_t all = 0;
+    for (int64_t i = 0; i < bytes; i++) all |= data[i];
+    return all < 0x80;
+}
+
+int32_t pystachio_text_lengths(const int64_t *offsets, const uint8_t *data, int64_t data_bytes, int64_t rows,
+                               int32_t *lengths) {
+    enum { BLOCK = 256 };
+    for (int64_t first = 0; first < rows; first += BLOCK) {
+        int64_t last = first + BLOCK < rows ? first + BLOCK : rows;
+        for (int64_t row = first; row < last; row++) {
+            int64_t bytes = offsets[row + 1] - offsets[row];
+            if (PS_UNLIKELY(offsets[row] < 0 || bytes < 0 || offsets[row + 1] > data_bytes)) return PS_CORRUPT;
+            if (PS_UNLIKELY(bytes > INT32_MAX)) return PS_NOT_HANDLED;
+            lengths[row] = (int32_t)bytes;
+        }
+        if (is_ascii(data + offsets[first], offsets[last] - offsets[first])) continue;
+        for (int64_t row = first; row < last; row++) {
+            int32_t characters = 0;
+            for (int64_t i = offsets[row]; i < offsets[row + 1]; i++) characters += (data[i] & 0xC0) != 0x80;
+            lengths[row] = characters;
+        }
+    }
+    return PS_OK;
+}

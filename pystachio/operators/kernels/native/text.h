@@ -10,4 +10,8 @@
 PS_EXPORT int32_t pystachio_match_pieces(const int64_t *offsets, const uint8_t *data, int64_t data_bytes, int64_t rows,
                                          const uint8_t *pieces, const int64_t *ends, int64_t count, uint8_t *matches);
 
+/* lengths[row]: its characters. PS_CORRUPT when `offsets` leave `data`; PS_NOT_HANDLED for a text of 2^31 bytes. */
+PS_EXPORT int32_t pystachio_text_lengths(const int64_t *offsets, const uint8_t *data, int64_t data_bytes, int64_t rows,
+                                         int32_t *lengths);
+
 #endif
