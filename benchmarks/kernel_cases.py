@@ -82,8 +82,8 @@ def larger(rows: int, random: np.random.Generator) -> dict[str, tuple[float, dic
         "hash numbering, random keys": (12, lambda: hash_table.number(unique)),
         "hash lookup, random keys": (20, lambda: table.lookup(drawn)),
         "direct numbering": (12, lambda: direct.number(few.values, GROUPS)),
-        "group codes, one column": (12, lambda: keys.group_codes([few])),
-        "group codes, two columns": (20, lambda: keys.group_codes([column, few])),
+        "group words, one column": (12, lambda: keys.group_words([few])),
+        "group words, two columns": (20, lambda: keys.group_words([column, few])),
         "join build, random keys": (12, lambda: row_index.index_rows(codes, allow_direct=True)),
         "join probe, random keys": (20, partial(_probe, index, encoding, probe)),
     }

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Coroutine, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
-from itertools import chain
-from typing import Any, ClassVar, Final, Protocol, TypeVar
+from typing import Any, Final, TypeVar
 
 import torch
 
@@ -15,12 +14,12 @@ from pystachio.operators.aggregate_fold import (
     finished,
     finished_together,
     merged,
-    partial_batches,
     without_rows,
     without_values,
 )
-from pystachio.operators.aggregate_parts import can_split, gathered, in_key_order, split
-from pystachio.operators.aggregate_plan import AggregatePlan, partial_schema, plan_aggregate
+from pystachio.operators.aggregate_partial import PartialAggregate, described
+from pystachio.operators.aggregate_parts import FEW_ROWS, Part, can_split, in_key_order, no_parts, split_all
+from pystachio.operators.aggregate_plan import AggregatePlan, plan_aggregate
 from pystachio.operators.batch import Batch, Schema
 from pystachio.operators.expressions import AggregateCall
 from pystachio.operators.kernels.selection import slice_batch
@@ -38,6 +37,12 @@ _MERGE_BYTES: Final = 64 << 20
 _SPLIT_ROWS: Final = 1 << 18
 """From so many rows on the last merge is done in parts, beside each other."""
 
+_MANY_ROWS: Final = 1 << 15
+"""A batch with so many partial rows is of many groups: they are merged in parts from the beginning."""
+
+_PORTION_ROWS: Final = 1 << 16
+"""Fewer rows are not split by themselves."""
+
 _ORDERED_ROWS: Final = 1 << 16
 """For fewer rows it is not worth asking whether the groups are in order."""
 
@@ -46,12 +51,6 @@ _LANES: Final = 4
 
 _SMALL_BYTES: Final = 1 << 20
 """Up to here the memory of a merge is not worth a job of its own, after which it could be given back."""
-
-_SMALLEST_GROUPED_BATCH: Final = 4096
-"""Grouping a batch costs as much as merging this many rows with others."""
-
-_BATCHES_PASSED_THROUGH: Final = 7
-"""After a batch that did not shrink so many are not even tried."""
 
 
 def aggregate(
@@ -67,77 +66,6 @@ def aggregate(
 
 
 @dataclass(frozen=True, slots=True)
-class PartialAggregate:
-    """Streaming: each batch by itself as partial states, in the layout of `aggregate_plan`."""
-
-    input: Operator
-    plan: AggregatePlan
-
-    prefers_large_batches: ClassVar[bool] = True
-
-    @property
-    def inputs(self) -> tuple[Operator, ...]:
-        return (self.input,)
-
-    @property
-    def schema(self) -> Schema:
-        return partial_schema(self.plan, self.input.schema)
-
-    def label(self) -> str:
-        return f"PartialAggregate {_described(self.plan, self.schema)}"
-
-    async def open(self, ctx: Context, builds: tuple[Receiver[Batch], ...]) -> PartialFold:
-        return PartialFold(self.plan, ctx.stream.device, ctx.settings.direct_addressing)
-
-
-@dataclass(slots=True)
-class _Gain:
-    """Whether grouping batches pays. Threads may race here; the worst is a batch grouped in vain."""
-
-    to_pass_through: int = 0
-
-    def should_reduce(self) -> bool:
-        if self.to_pass_through > 0:
-            self.to_pass_through -= 1
-            return False
-        return True
-
-    def record(self, rows: int, groups: int) -> None:
-        if 2 * groups > rows:
-            self.to_pass_through = _BATCHES_PASSED_THROUGH
-
-
-class KeptStates(Protocol):
-    """States that stay between batches until the end."""
-
-    def finish(self) -> Iterator[Batch]: ...
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class PartialFold:
-    """An opened PartialAggregate. `kept`: what programs folded in its place (`operators.fusion`)."""
-
-    plan: AggregatePlan
-    device: torch.device
-    allow_direct: bool
-    gain: _Gain = field(default_factory=_Gain)
-    kept: list[KeptStates] = field(default_factory=list)
-
-    def process(self, batch: Batch) -> Iterator[Batch]:
-        large = batch.length >= _SMALLEST_GROUPED_BATCH
-        reduce = self.plan.group_width == 0 or (large and self.gain.should_reduce())
-        groups = 0
-        for part in partial_batches(self.plan, batch, self.device, reduce=reduce, allow_direct=self.allow_direct):
-            groups += part.length
-            yield part
-        if reduce and self.plan.group_width and len(self.plan.sets) <= 1 and not self.plan.tagged:
-            self.gain.record(batch.length, groups)
-
-    def finish(self) -> Iterator[Batch] | None:
-        return chain.from_iterable(kept.finish() for kept in self.kept) if self.kept else None
-
-
-@dataclass(frozen=True, slots=True)
 class Aggregate:
     """Breaker: merges partial states, then puts out keys, values and (with grouping sets) the index of the set."""
 
@@ -150,43 +78,42 @@ class Aggregate:
         return (self.input,)
 
     def label(self) -> str:
-        return f"Aggregate {_described(self.plan, self.schema)}"
+        return f"Aggregate {described(self.plan, self.schema)}"
 
     async def run(self, ctx: Context, inputs: tuple[Receiver[Batch], ...], out: Output) -> None:
         with await ctx.memory.reserve(0) as reservation:
-            wholes, waiting, in_parts = await self._received(ctx, inputs[0], reservation)
-            if not in_parts and sum(part.length for part in waiting) >= _ORDERED_ROWS:
-                everything = [*wholes, *waiting]
-                ordered = await ctx.stream.run(in_key_order, self.plan, everything, ctx.stream.device)
+            waiting, parts = await self._received(ctx, inputs[0], reservation)
+            rows = sum(batch.length for batch in waiting)
+            if not parts and rows >= _ORDERED_ROWS:
+                ordered = await ctx.stream.run(in_key_order, self.plan, waiting, ctx.stream.device)
                 if ordered is not None:
-                    wholes, waiting, in_parts = ordered, [], True
-                elif sum(part.length for part in everything) >= _SPLIT_ROWS and can_split(self.plan, ctx.stream.device):
-                    wholes, waiting, in_parts = [], everything, True
-                del everything, ordered
-            if not in_parts:
-                parts = [*wholes, *waiting]
-                wholes.clear()
-                waiting.clear()
-                await self._put_out_at_once(ctx, parts, out, reservation)
+                    waiting, parts = [], [Part([batch], is_merged=True) for batch in ordered]
+                    del ordered
+                elif can_split(self.plan, ctx.stream.device) and (_are_many(waiting) or rows >= _SPLIT_ROWS):
+                    parts = no_parts(self.plan, rows)
+            if not parts:
+                await self._put_out_at_once(ctx, waiting, out, reservation)
                 return
-            if waiting:
-                wholes = await self._merge(ctx, wholes, waiting, reservation, in_parts=True)
-                waiting.clear()
+            await self._split(ctx, waiting, parts, reservation)
+            parts = [part for part in parts if part.rows] or parts[:1]
+            # What is cut from common memory stays until all parts are done; a lane has its copy and its result.
+            nbytes = [part.nbytes for part in parts]
+            await reservation.resize(sum(nbytes) + 2 * _LANES * max(nbytes, default=0))
             if self.plan.lists:
-                await self._put_out_folded(ctx, wholes, out, reservation)
+                await self._put_out_folded(ctx, parts, out, reservation)
                 return
-            await _together([self._put_out(ctx, wholes, out, reservation) for _ in range(min(_LANES, len(wholes)))])
+            await _together([self._put_out(ctx, parts, out, reservation) for _ in range(min(_LANES, len(parts)))])
 
-    async def _put_out_folded(self, ctx: Context, wholes: list[Batch], out: Output, reservation: Reservation) -> None:
+    async def _put_out_folded(self, ctx: Context, parts: list[Part], out: Output, reservation: Reservation) -> None:
         """A group's distinct values are in several parts: fold each part's, then merge what that makes of the group."""
         device, direct = ctx.stream.device, ctx.settings.direct_addressing
-        parts = await _together(
-            [ctx.stream.run(without_values, self.plan, whole, device, allow_direct=direct) for whole in wholes]
+        folded = await _together(
+            [ctx.stream.run(self._folded_part, part, device, allow_direct=direct) for part in parts]
         )
-        wholes.clear()
+        parts.clear()
         # The parts, their concatenation and the result exist at once.
-        await reservation.resize(3 * sum(part.nbytes for part in parts))
-        rows = await ctx.stream.run(finished_together, self.plan, parts, device, allow_direct=direct)
+        await reservation.resize(3 * sum(part.nbytes for part in folded))
+        rows = await ctx.stream.run(finished_together, self.plan, folded, device, allow_direct=direct)
         await reservation.resize(rows.nbytes)
         await out.emit(partial(_slices, rows, ctx.settings.batch_rows), last=True)
 
@@ -220,68 +147,138 @@ class Aggregate:
         parts.clear()
         return finished(self.plan, groups, device, allow_direct=allow_direct)
 
-    async def _put_out(self, ctx: Context, wholes: list[Batch], out: Output, reservation: Reservation) -> None:
-        """Finish and put out parts until none is left; what is out needs no more memory."""
-        while wholes:
-            whole = wholes.pop()
+    async def _put_out(self, ctx: Context, parts: list[Part], out: Output, reservation: Reservation) -> None:
+        """Merge, finish and put out parts until none is left; what is out needs no more memory."""
+        while parts:
+            part = parts.pop()
             rows = await ctx.stream.run(
-                finished, self.plan, whole, ctx.stream.device, allow_direct=ctx.settings.direct_addressing
+                self._finished_part, part, ctx.stream.device, allow_direct=ctx.settings.direct_addressing
             )
-            await reservation.resize(reservation.nbytes + rows.nbytes - whole.nbytes)
-            del whole
+            del part
+            await reservation.resize(reservation.nbytes + rows.nbytes)
             await out.emit(partial(_slices, rows, ctx.settings.batch_rows))
             await reservation.resize(reservation.nbytes - rows.nbytes)
 
+    def _merged_part(self, part: Part, device: torch.device, *, allow_direct: bool) -> Batch:
+        """Each group once. The part's batches are given up."""
+        batches, part.batches = part.batches, []
+        return batches[0] if part.is_merged else merged(self.plan, batches, device, allow_direct=allow_direct)
+
+    def _finished_part(self, part: Part, device: torch.device, *, allow_direct: bool) -> Batch:
+        whole = self._merged_part(part, device, allow_direct=allow_direct)
+        return finished(self.plan, whole, device, allow_direct=allow_direct)
+
+    def _folded_part(self, part: Part, device: torch.device, *, allow_direct: bool) -> Batch:
+        whole = self._merged_part(part, device, allow_direct=allow_direct)
+        return without_values(self.plan, whole, device, allow_direct=allow_direct)
+
     async def _received(
         self, ctx: Context, receiver: Receiver[Batch], reservation: Reservation
-    ) -> tuple[list[Batch], list[Batch], bool]:
-        """Partial batches with each group once, those that are still to be merged with them, and whether the former
-        are parts that share no group."""
+    ) -> tuple[list[Batch], list[Part]]:
+        """Partial batches that are still to be merged, and parts, if it came to that."""
         waiting: list[Batch] = []
         waiting_rows, waiting_bytes = 0, 0
         enough_rows, enough_bytes = _MERGE_ROWS, _MERGE_BYTES
-        wholes: list[Batch] = []
-        in_parts = False
+        parts: list[Part] = []
+        device = ctx.stream.device
+        is_first = True
         async for batch in receiver:
             ctx.metrics.add_batch(rows_in=batch.length, batches=0)
             await reservation.resize(reservation.nbytes + batch.nbytes)
             waiting.append(batch)
             waiting_rows += batch.length
             waiting_bytes += batch.nbytes
-            if waiting_rows >= enough_rows or waiting_bytes >= enough_bytes:
-                if not wholes and await ctx.stream.run(in_key_order, self.plan, waiting, ctx.stream.device) is not None:
-                    # No two batches share more than one group: merging them would change nothing.
-                    enough_rows, enough_bytes = 2 * waiting_rows, 2 * waiting_bytes
+            if waiting_rows < enough_rows and waiting_bytes < enough_bytes:
+                continue
+            if is_first and await ctx.stream.run(in_key_order, self.plan, waiting, device) is not None:
+                # No two batches share more than one group: merging them would change nothing.
+                enough_rows, enough_bytes = 2 * waiting_rows, 2 * waiting_bytes
+                continue
+            is_first = False
+            if not parts and can_split(self.plan, device) and _are_many(waiting):
+                if waiting_rows < FEW_ROWS and waiting_bytes < _MERGE_BYTES:
+                    # Perhaps that was all.
+                    enough_rows = FEW_ROWS
                     continue
-                rows = waiting_rows + sum(whole.length for whole in wholes)
-                wholes = await self._merge(ctx, wholes, waiting, reservation, in_parts=in_parts)
-                waiting, waiting_rows, waiting_bytes = [], 0, 0
-                # What did not shrink would be merged in vain again and again: wait for a multiple of it.
-                groups, held = sum(whole.length for whole in wholes), sum(whole.nbytes for whole in wholes)
-                factor = 1 if 2 * groups <= rows else 4
-                enough_rows = max(_MERGE_ROWS, factor * groups)
-                enough_bytes = max(_MERGE_BYTES, factor * held)
-                if not in_parts and 2 * groups > _MERGE_ROWS and can_split(self.plan, ctx.stream.device):
-                    waiting, wholes, in_parts = wholes, [], True
-        return wholes, waiting, in_parts
+                parts = no_parts(self.plan, 2 * FEW_ROWS)
+            if parts:
+                await self._split(ctx, waiting, parts, reservation)
+                shrank = await self._shrunk(ctx, parts, reservation)
+                held_rows, held_bytes = sum(part.rows for part in parts), sum(part.nbytes for part in parts)
+                waiting_rows, waiting_bytes = 0, 0
+            else:
+                rows = waiting_rows
+                waiting = [await self._merge(ctx, waiting, reservation)]
+                held_rows, held_bytes = waiting[0].length, waiting[0].nbytes
+                shrank = 2 * held_rows <= rows
+                waiting_rows, waiting_bytes = held_rows, held_bytes
+            # What did not shrink would be merged in vain again and again: wait for a multiple of it.
+            factor = 1 if shrank else 4
+            enough_rows = waiting_rows + max(_MERGE_ROWS, factor * held_rows)
+            enough_bytes = waiting_bytes + max(_MERGE_BYTES, factor * held_bytes)
+        return waiting, parts
 
-    async def _merge(
-        self, ctx: Context, wholes: list[Batch], waiting: list[Batch], reservation: Reservation, *, in_parts: bool
-    ) -> list[Batch]:
-        """The rows of all with each group once: in one batch, or `in_parts`."""
-        # The parts, their concatenation and the result exist at once.
-        await reservation.resize(3 * sum(part.nbytes for part in (*wholes, *waiting)))
-        if in_parts:
-            pieces = await _together([ctx.stream.run(split, batch, self.plan.group_width) for batch in waiting])
-            merging = gathered(pieces, wholes)
-        else:
-            merging = [[*wholes, *waiting]]
-        direct = ctx.settings.direct_addressing
-        result = await _together(
-            [ctx.stream.run(merged, self.plan, parts, ctx.stream.device, allow_direct=direct) for parts in merging]
+    async def _split(self, ctx: Context, waiting: list[Batch], parts: list[Part], reservation: Reservation) -> None:
+        """Move the batches into the parts."""
+        if not waiting:
+            return
+        await reservation.resize(reservation.nbytes + sum(batch.nbytes for batch in waiting))
+        pieces = await _together(
+            [ctx.stream.run(split_all, self.plan, some, len(parts)) for some in _portions(waiting)]
         )
-        await reservation.resize(sum(whole.nbytes for whole in result))
-        return result
+        waiting.clear()
+        for split in pieces:
+            for part, batch in zip(parts, split, strict=True):
+                if batch.length or not part.batches:
+                    part.batches.append(batch)
+                    part.is_merged = False
+        await reservation.resize(sum(part.nbytes for part in parts))
+
+    async def _shrunk(self, ctx: Context, parts: list[Part], reservation: Reservation) -> bool:
+        """Merge the parts if one of them says that they become half of what they are."""
+        # The parts, their concatenation and the result exist at once.
+        await reservation.resize(3 * sum(part.nbytes for part in parts))
+        device, direct = ctx.stream.device, ctx.settings.direct_addressing
+        model = max(parts, key=lambda part: part.rows)
+        rows, merging, shrinks = model.rows, [model], False
+        while merging:
+            wholes = await _together(
+                [ctx.stream.run(self._merged_part, part, device, allow_direct=direct) for part in merging]
+            )
+            for part, whole in zip(merging, wholes, strict=True):
+                part.batches, part.is_merged = [whole], True
+            shrinks = 2 * model.rows <= rows
+            merging = [part for part in parts if part is not model] if shrinks and merging == [model] else []
+        await reservation.resize(sum(part.nbytes for part in parts))
+        return shrinks
+
+    async def _merge(self, ctx: Context, waiting: list[Batch], reservation: Reservation) -> Batch:
+        """The rows of all with each group once."""
+        # The parts, their concatenation and the result exist at once.
+        await reservation.resize(3 * sum(part.nbytes for part in waiting))
+        direct = ctx.settings.direct_addressing
+        whole = await ctx.stream.run(merged, self.plan, waiting, ctx.stream.device, allow_direct=direct)
+        await reservation.resize(whole.nbytes)
+        return whole
+
+
+def _are_many(waiting: Sequence[Batch]) -> bool:
+    """Whether a batch alone has so many groups that tables of all would leave the processor's caches."""
+    return any(batch.length >= _MANY_ROWS for batch in waiting)
+
+
+def _portions(batches: Sequence[Batch]) -> Iterator[list[Batch]]:
+    """The batches in lists of enough rows to be worth a job."""
+    portion: list[Batch] = []
+    rows = 0
+    for batch in batches:
+        portion.append(batch)
+        rows += batch.length
+        if rows >= _PORTION_ROWS:
+            yield portion
+            portion, rows = [], 0
+    if portion:
+        yield portion
 
 
 async def _together(work: Sequence[Coroutine[Any, Any, T]]) -> list[T]:
@@ -296,10 +293,3 @@ async def _together(work: Sequence[Coroutine[Any, Any, T]]) -> list[T]:
 def _slices(batch: Batch, rows: int) -> Iterator[Batch]:
     for start in range(0, batch.length, rows):
         yield slice_batch(batch, start, min(start + rows, batch.length))
-
-
-def _described(plan: AggregatePlan, schema: Schema) -> str:
-    keys = ", ".join(field.name for field in schema[: len(plan.keys)])
-    functions = ", ".join(outcome.function for outcome in plan.outcomes)
-    sets = f" sets={len(plan.sets)}" if plan.sets else ""
-    return f"by [{keys}] of [{functions}]{sets}"

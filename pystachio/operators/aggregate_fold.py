@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
+from typing import Final
 
 import pyarrow as pa
 import torch
@@ -16,25 +18,58 @@ from pystachio.operators.kernels import primitives
 from pystachio.operators.kernels.grouping import group_rows, one_group
 from pystachio.operators.kernels.selection import all_null, concat_batches, take, take_batch, with_validity
 
+SAMPLE_ROWS: Final = 1 << 14
+_SAMPLE_BLOCKS: Final = 16
+
 
 def partial_batches(
-    plan: AggregatePlan, batch: Batch, device: torch.device, *, reduce: bool, allow_direct: bool
+    plan: AggregatePlan, batch: Batch, device: torch.device, *, reduce: Sequence[bool], allow_direct: bool
 ) -> Iterator[Batch]:
-    """The rows of an input batch as partial batches; grouped when `reduce`, else every row as its own state."""
+    """The rows of an input batch as partial batches; grouped when `reduce`, else every row as its own state.
+
+    `reduce` has one entry, or one for each list of distinct values where there are several.
+    """
     for number, chosen in enumerate(plan.sets or (tuple(range(len(plan.keys))),)):
         keys = _keys(plan, batch, chosen, device)
         if plan.sets:
             keys.append(_constant(number, batch.length, device))
         if plan.tagged:
-            yield from _tagged(plan, batch, keys, device, allow_direct)
+            yield from _tagged(plan, batch, keys, device, reduce, allow_direct)
             continue
         for listed in plan.lists:
             keys += _masked(listed, batch)
         states = _lifted(plan, batch, None, device)
-        if reduce:
+        if reduce[0]:
             yield _grouped(plan, keys, states, batch, device, allow_direct)
         else:
             yield Batch((*keys, *states), batch.length, batch.ready)
+
+
+def expected_groups(plan: AggregatePlan, batch: Batch, number: int, device: torch.device, *, allow_direct: bool) -> int:
+    """About how many groups the batch (of more than SAMPLE_ROWS) has; with the values of the list `number`, if it has
+    lists.
+
+    Of a sample's second half some rows bring a group that the first half does not have. Behind n rows of G groups, all
+    as frequent, exp(-n / G) of them do; where groups are very unequal, their number grows like a power of n (Heaps'
+    law). The geometric mean of what both say stands for what lies between.
+    """
+    listed = plan.lists[number].arguments if plan.lists else ()
+    keys = [batch.columns[position] for position in (*plan.keys, *listed)]
+    starts = torch.arange(_SAMPLE_BLOCKS, device=device) * (batch.length // _SAMPLE_BLOCKS)
+    rows = (starts.unsqueeze(1) + torch.arange(SAMPLE_ROWS // _SAMPLE_BLOCKS, device=device)).view(-1)
+    half = SAMPLE_ROWS // 2
+    fewer, more = (
+        group_rows([take(key, part) for key in keys], part.shape[0], device, allow_direct=allow_direct).groups
+        for part in (rows[:half], rows)
+    )
+    if more == fewer:
+        return more
+    if more - fewer >= half:
+        return batch.length
+    groups = 1.5 * half / -math.log((more - fewer) / half)
+    equal = max(more, groups * -math.expm1(-batch.length / groups))
+    unequal = more * (more / fewer) ** math.log2(batch.length / SAMPLE_ROWS)
+    return int(math.sqrt(equal * unequal))
 
 
 def merged(plan: AggregatePlan, batches: Sequence[Batch], device: torch.device, *, allow_direct: bool) -> Batch:
@@ -139,7 +174,12 @@ def _masked(listed: DistinctList, batch: Batch) -> list[Column]:
 
 
 def _tagged(
-    plan: AggregatePlan, batch: Batch, keys: list[Column], device: torch.device, allow_direct: bool
+    plan: AggregatePlan,
+    batch: Batch,
+    keys: list[Column],
+    device: torch.device,
+    reduce: Sequence[bool],
+    allow_direct: bool,
 ) -> Iterator[Batch]:
     """The batch once for the states and once for each list of distinct values."""
     nothing = [batch.columns[argument] for listed in plan.lists for argument in listed.arguments]
@@ -153,7 +193,7 @@ def _tagged(
     yield Batch(tuple(columns), grouping.groups, batch.ready)
     whole = Batch((*keys, *batch.columns), batch.length, batch.ready)
     for number, listed in enumerate(plan.lists):
-        yield _of_list(plan, whole, len(keys), number, listed, device, allow_direct)
+        yield _of_list(plan, whole, len(keys), number, listed, device, reduce[number], allow_direct)
 
 
 def _of_list(
@@ -163,24 +203,25 @@ def _of_list(
     number: int,
     listed: DistinctList,
     device: torch.device,
+    reduce: bool,
     allow_direct: bool,
 ) -> Batch:
-    """The distinct values of one list; `whole` has the keys before the batch's own columns."""
+    """The distinct values of one list, with `reduce` once each; `whole` has the keys before the batch's columns."""
     passing = passing_rows(None if listed.filter is None else whole.columns[key_count + listed.filter])
     if passing is not None:
         whole = take_batch(whole, primitives(device).indices_of_true(passing))
-    batch = Batch(whole.columns[key_count:], whole.length, whole.ready)
-    values = [batch.columns[argument] for argument in listed.arguments]
-    grouping = group_rows([*whole.columns[:key_count], *values], whole.length, device, allow_direct=allow_direct)
-    representatives = take_batch(batch, grouping.representatives)
-    rows = grouping.groups
-    columns = [take(key, grouping.representatives) for key in whole.columns[:key_count]]
+    if reduce:
+        values = [whole.columns[key_count + argument] for argument in listed.arguments]
+        grouping = group_rows([*whole.columns[:key_count], *values], whole.length, device, allow_direct=allow_direct)
+        whole = take_batch(whole, grouping.representatives)
+    representatives, rows = Batch(whole.columns[key_count:], whole.length, whole.ready), whole.length
+    columns = list(whole.columns[:key_count])
     columns.append(_constant(number + 1, rows, device))
     for other, its in enumerate(plan.lists):
         own = [representatives.columns[argument] for argument in its.arguments]
         columns += own if other == number else [all_null(c.type, rows, device, like=c) for c in own]
     columns += _lifted(plan, representatives, torch.zeros(rows, dtype=torch.bool, device=device), device)
-    return Batch(tuple(columns), rows, batch.ready)
+    return Batch(tuple(columns), rows, whole.ready)
 
 
 def _grouped(

@@ -7,6 +7,7 @@ Tables of a part stay in the processor's caches. The idea is radix partitioning 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from itertools import pairwise
 from typing import Final
 
@@ -16,17 +17,45 @@ from pystachio.operators.aggregate_fold import merged
 from pystachio.operators.aggregate_plan import AggregatePlan
 from pystachio.operators.batch import Batch
 from pystachio.operators.column import BytesColumn, Column, DictionaryColumn, FixedColumn
-from pystachio.operators.kernels import native, primitives
+from pystachio.operators.kernels import native
 from pystachio.operators.kernels.key_parts import float_bits
-from pystachio.operators.kernels.selection import plain, slice_batch, take_batch, widen
+from pystachio.operators.kernels.parts import mix_hashes, rows_by_part
+from pystachio.operators.kernels.selection import concat_batches, plain, slice_batch, take_batch, widen
 from pystachio.operators.kernels.strings import index
 from pystachio.operators.kernels.texts import hash_texts
 
-PART_BITS: Final = 5
-PARTS: Final = 1 << PART_BITS
+_PART_BITS: Final = 5
+_FEW_PART_BITS: Final = 3
+FEW_ROWS: Final = 1 << 21
+"""So many rows or fewer make fewer parts, each of which has its price."""
+_MOST_TAGS: Final = 8
 
-_FACTOR: Final = 0x9E3779B97F4A7C15 - (1 << 64)
-_NULL: Final = 0x5851F42D4C957F2D
+
+@dataclass(slots=True, eq=False)
+class Part:
+    """Partial batches that share no group with other parts. `is_merged`: there is one, with each group once."""
+
+    batches: list[Batch]
+    is_merged: bool = False
+
+    @property
+    def rows(self) -> int:
+        return sum(batch.length for batch in self.batches)
+
+    @property
+    def nbytes(self) -> int:
+        return sum(batch.nbytes for batch in self.batches)
+
+
+def no_parts(plan: AggregatePlan, rows: int) -> list[Part]:
+    """As many as pay for about so many rows: a power of two for each tag."""
+    parts = _tags(plan) << (_FEW_PART_BITS if rows <= FEW_ROWS else _PART_BITS)
+    return [Part([]) for _ in range(parts)]
+
+
+def _tags(plan: AggregatePlan) -> int:
+    """Rows of different tags are of different groups, and each part is narrower if it has those of one only."""
+    return len(plan.lists) + 1 if plan.tagged and len(plan.lists) < _MOST_TAGS else 1
 
 
 def can_split(plan: AggregatePlan, device: torch.device) -> bool:
@@ -34,16 +63,19 @@ def can_split(plan: AggregatePlan, device: torch.device) -> bool:
     return plan.group_width > 0 and device.type == "cpu" and native.library() is not None
 
 
-def split(batch: Batch, width: int) -> list[Batch]:
-    """The rows of the batch by the value of its first `width` columns: PARTS batches."""
-    mixed = torch.zeros(batch.length, dtype=torch.int64)
-    for column in batch.columns[:width]:
-        mixed = (mixed ^ _hash(column)) * _FACTOR
-        mixed ^= mixed >> 32
-    parts = ((mixed * _FACTOR) >> (64 - PART_BITS)) & (PARTS - 1)
-    offsets, order = primitives(mixed.device).ranges(parts, PARTS)
-    ordered = batch if order is None else take_batch(batch, order)
-    edges = offsets.tolist()
+def split_all(plan: AggregatePlan, batches: Sequence[Batch], parts: int) -> list[Batch]:
+    """The rows of all batches by the values of their groups, as batches: one for each of the `no_parts`."""
+    batch, tags = concat_batches(batches), _tags(plan)
+    hashes = torch.zeros(batch.length, dtype=torch.int64)
+    for column in batch.columns[: plan.group_width]:
+        mix_hashes(hashes, _integers(column), column.validity)
+    tag: torch.Tensor | None = None
+    if tags > 1:
+        known = batch.columns[plan.key_width]
+        assert isinstance(known, FixedColumn)
+        tag = known.values
+    edges, order = rows_by_part(hashes, (parts // tags).bit_length() - 1, tag, tags)
+    ordered = take_batch(batch, order)
     return [slice_batch(ordered, start, stop) for start, stop in pairwise(edges)]
 
 
@@ -82,13 +114,8 @@ def in_key_order(plan: AggregatePlan, batches: Sequence[Batch], device: torch.de
     return [batch for batch in ordered if batch.length]
 
 
-def _hash(column: Column) -> torch.Tensor:
-    """int64 [rows], equal where values are, in whatever representation."""
-    hashes = _of_values(column)
-    return hashes if column.validity is None else torch.where(column.validity, hashes, _NULL)
-
-
-def _of_values(column: Column) -> torch.Tensor:
+def _integers(column: Column) -> torch.Tensor:
+    """Integers [rows] that are equal where values are, in whatever representation; anything under NULLs."""
     if isinstance(column, DictionaryColumn) and isinstance(column.dictionary.values, BytesColumn):
         if len(column.dictionary) == 0:
             return torch.zeros(len(column), dtype=torch.int64)
@@ -100,16 +127,7 @@ def _of_values(column: Column) -> torch.Tensor:
     column = plain(column)
     if isinstance(column, BytesColumn):
         return hash_texts(column)
-    if isinstance(column, FixedColumn) and column.values.dtype.is_floating_point:
-        return float_bits(column.values)
+    if isinstance(column, FixedColumn):
+        return float_bits(column.values) if column.values.dtype.is_floating_point else column.values
     # What does not fit one limb only shares its part with others.
-    return column.values.to(torch.int64) if isinstance(column, FixedColumn) else widen(column).low
-
-
-def gathered(pieces: Sequence[Sequence[Batch]], wholes: Sequence[Batch]) -> list[list[Batch]]:
-    """For each part what is to be merged (at least one batch): its whole, if there are any, and its pieces."""
-    merging = []
-    for part in range(PARTS):
-        batches = [*wholes[part : part + 1], *(batch[part] for batch in pieces)]
-        merging.append([batch for batch in batches if batch.length] or batches[:1])
-    return merging
+    return widen(column).low

@@ -11,7 +11,7 @@ import torch
 from pystachio.operators.batch import Batch, Schema
 from pystachio.operators.collected import Collected, collect
 from pystachio.operators.expressions import SortKey
-from pystachio.operators.kernels.ordering import Direction, sort_order
+from pystachio.operators.kernels.ordering import Direction, first_of_order, sort_order
 from pystachio.operators.kernels.selection import take_batch
 from pystachio.operators.operator import Operator, Output
 from pystachio.runtime.channels import Receiver
@@ -53,11 +53,10 @@ class Sort:
             await out.emit(lambda: _in_order(rows, order, batch_rows), last=True)
 
 
-def order_of(rows: Batch, keys: Sequence[SortKey]) -> torch.Tensor:
-    """The positions of the rows (int64) in the order of `keys`, stable."""
-    return sort_order(
-        [(rows.columns[key.index], Direction(key.descending, key.nulls_first)) for key in keys], rows.length
-    )
+def order_of(rows: Batch, keys: Sequence[SortKey], count: int | None = None) -> torch.Tensor:
+    """The positions of the rows (int64) in the order of `keys`, stable; the first `count` of them."""
+    directed = [(rows.columns[key.index], Direction(key.descending, key.nulls_first)) for key in keys]
+    return sort_order(directed, rows.length) if count is None else first_of_order(directed, rows.length, count)
 
 
 def described(keys: Sequence[SortKey], schema: Schema) -> str:

@@ -90,4 +90,4 @@ def not_after(batch: Batch, key: SortKey, worst: Batch) -> Batch:
 def first_rows(parts: list[Batch], keys: tuple[SortKey, ...], count: int) -> Batch:
     """The first `count` rows of all parts together, in the order of `keys`."""
     whole = concat_batches(parts)
-    return take_batch(whole, order_of(whole, keys)[:count])
+    return take_batch(whole, order_of(whole, keys, count))

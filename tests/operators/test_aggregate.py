@@ -11,11 +11,15 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+import torch
 
 from pystachio.errors import DataError, ResourceExhausted, Unsupported
 from pystachio.operators import aggregate as aggregate_module
 from pystachio.operators.aggregate import aggregate
-from pystachio.operators.batch import Field
+from pystachio.operators.aggregate_fold import expected_groups
+from pystachio.operators.aggregate_plan import plan_aggregate
+from pystachio.operators.batch import Batch, Field
+from pystachio.operators.column import FixedColumn
 from pystachio.operators.expressions import AggregateCall
 from pystachio.operators.functions.registry import aggregate_result_type
 
@@ -140,11 +144,23 @@ def call(function: str, argument: int | None, names: list[str], **options: Any) 
     return AggregateCall(function, () if argument is None else (argument,), type_, **options)
 
 
+@pytest.mark.parametrize("many", [False, True])
 @pytest.mark.parametrize("seed", range(150))
-def test_against_python(harness: Any, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    r = random.Random(seed)
-    monkeypatch.setattr("pystachio.operators.aggregate._SMALLEST_GROUPED_BATCH", r.choice([0, 5, 4096]))
-    monkeypatch.setattr("pystachio.operators.aggregate._MERGE_ROWS", r.choice([1, 10, 1 << 20]))
+def test_against_python(harness: Any, seed: int, many: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`many`: with thresholds that send few rows the way of many."""
+    r, draw = random.Random(seed), random.Random(-seed)
+    grouped = r.choice([0, 5, 4096])
+    monkeypatch.setattr("pystachio.operators.aggregate_partial._SMALLEST_GROUPED_BATCH", grouped)
+    thresholds = {"_MERGE_ROWS": r.choice([1, 10, 1 << 20])}
+    if many:
+        monkeypatch.setattr("pystachio.operators.aggregate_partial._BATCHES_PASSED_THROUGH", 1)
+        monkeypatch.setattr("pystachio.operators.aggregate_partial._SAMPLED_BATCH", draw.choice([16, 1 << 16]))
+        monkeypatch.setattr("pystachio.operators.aggregate_fold.SAMPLE_ROWS", 8)
+        monkeypatch.setattr("pystachio.operators.aggregate_fold._SAMPLE_BLOCKS", 2)
+        thresholds |= {"_MANY_ROWS": draw.choice([1, 3]), "_SPLIT_ROWS": 1, "_ORDERED_ROWS": draw.choice([1, 1 << 20])}
+        thresholds |= {"FEW_ROWS": draw.choice([0, 20]), "_PORTION_ROWS": draw.choice([1, 20])}
+    for name, threshold in thresholds.items():
+        monkeypatch.setattr(aggregate_module, name, threshold)
     names = [r.choice(list(COLUMNS)) for _ in range(r.choice([0, 1, 1, 2, 3]))]
     keys = tuple(range(len(names)))
     names = [*names, "bool", *(r.choice(list(COLUMNS)) for _ in range(3))]
@@ -265,6 +281,16 @@ def test_groups_beyond_the_budget_are_a_typed_error(harness: Any) -> None:
     with pytest.raises(ResourceExhausted):
         harness.rows(build(harness, table, (0,), [AggregateCall("count", (), pa.int64())]))
     assert harness.memory.held == 0
+
+
+@pytest.mark.parametrize("groups", [1, 3_000, 40_000, 150_000, 2**40])
+def test_a_sample_says_about_how_many_groups_there_are(groups: int) -> None:
+    generator = torch.Generator().manual_seed(groups)
+    keys = torch.randint(0, groups, (200_000,), generator=generator)
+    plan = plan_aggregate((Field("k", pa.int64()),), (0,), (), ())
+    batch = Batch((FixedColumn(pa.int64(), keys),), len(keys), None)
+    expected = expected_groups(plan, batch, 0, keys.device, allow_direct=True)
+    assert 0.5 < expected / len(keys.unique()) < 2.5
 
 
 @pytest.mark.parametrize("keys", [(), (0,)])

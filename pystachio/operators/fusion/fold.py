@@ -7,7 +7,7 @@ from typing import Final
 
 import torch
 
-from pystachio.operators.aggregate import PartialFold
+from pystachio.operators.aggregate_partial import PartialFold
 from pystachio.operators.aggregate_states import State, StateKind
 from pystachio.operators.column import Bounds
 from pystachio.operators.fusion.arithmetic import as_float

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import pyarrow as pa
 import torch
 
-from pystachio.operators.aggregate import PartialFold
+from pystachio.operators.aggregate_partial import PartialFold
 from pystachio.operators.coalesce import Coalesced
 from pystachio.operators.column import Column
 from pystachio.operators.filter import FilterTransform

@@ -17,8 +17,10 @@ from pystachio.operators.kernels.portable import all_true as all_true
 from pystachio.operators.kernels.portable import any_true as any_true
 from pystachio.operators.kernels.portable import arithmetic as arithmetic
 from pystachio.operators.kernels.portable import compare as compare
+from pystachio.operators.kernels.portable import group_extremes as group_extremes
 from pystachio.operators.kernels.portable import minimum_and_maximum as minimum_and_maximum
 from pystachio.operators.kernels.portable import number_codes as number_codes
+from pystachio.operators.kernels.portable import number_words as number_words
 from pystachio.operators.kernels.portable import offsets_within as offsets_within
 from pystachio.operators.kernels.portable import pairs as pairs
 from pystachio.operators.kernels.portable import ranges as ranges

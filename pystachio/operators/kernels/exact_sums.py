@@ -72,4 +72,4 @@ def _sum_of_limbs(values: Limbs, grouping: Grouping) -> Limbs:
 
 
 def _zero_where_null(values: torch.Tensor, validity: torch.Tensor | None) -> torch.Tensor:
-    return values if validity is None else torch.where(validity, values, 0)
+    return values if validity is None else values * validity

@@ -10,9 +10,9 @@ from typing import Final
 import torch
 
 from pystachio.operators.column import BytesColumn, Column
-from pystachio.operators.kernels import direct, hash_table, portable, primitives
+from pystachio.operators.kernels import direct, hash_table, primitives
 from pystachio.operators.kernels.direct import SLOTS_PER_ROW
-from pystachio.operators.kernels.keys import KeyCodes, group_codes
+from pystachio.operators.kernels.keys import KeyCodes, group_words
 from pystachio.operators.kernels.numbering import Numbering
 from pystachio.operators.kernels.selection import take
 
@@ -50,10 +50,11 @@ class Grouping:
     @cached_property
     def row_counts(self) -> torch.Tensor:
         """int64 [groups]."""
-        if self.ids is None:
+        if self.codes is None:
             return torch.full((1,), self.rows, dtype=torch.int64, device=self.device)
-        counts = portable.count_ids(self.ids, self.slots) if self.slot_rows is None else self.slot_rows
-        return self._groups_of(counts)
+        if self.slot_rows is None:
+            return self._groups_of(primitives(self.device).group_rows(self.codes, self.slots)[0])
+        return self._groups_of(self.slot_rows)
 
     @property
     def is_trivial(self) -> bool:
@@ -79,22 +80,21 @@ class Grouping:
     def extremes(self, values: torch.Tensor, initial: int, *, largest: bool) -> torch.Tensor:
         """The largest or smallest of `initial` and the group's integer values: [groups] in their dtype."""
         start = torch.full((self.slots,), initial, dtype=values.dtype, device=self.device)
-        if self.ids is None:
+        if self.codes is None:
             return torch.cat((start, values)).aminmax()[int(largest)].reshape(1)
-        return self._groups_of(start.scatter_reduce_(0, self.ids, values, "amax" if largest else "amin"))
+        return self._groups_of(primitives(self.device).group_extremes(values, self.codes, start, largest=largest))
 
     def any_of(self, mask: torch.Tensor | None) -> torch.Tensor | None:
         """bool [groups]: whether `mask` (None: every row) is true anywhere in the group; None: in all groups."""
         if mask is None:
-            if self.ids is None and self.rows == 0:
+            if self.codes is None and self.rows == 0:
                 return torch.zeros(1, dtype=torch.bool, device=self.device)
             return None
-        if self.ids is None:
+        if self.codes is None:
             return mask.any().reshape(1)
-        found = torch.zeros(self.slots, dtype=torch.bool, device=self.device)
-        return self._groups_of(
-            found.index_fill_(0, self.ids.index_select(0, primitives(self.device).indices_of_true(mask)), True)
-        )
+        none = torch.zeros(self.slots, dtype=torch.int8, device=self.device)
+        marks = primitives(self.device).group_extremes(mask.view(torch.int8), self.codes, none, largest=True)
+        return self._groups_of(marks.view(torch.bool))
 
     def spread(self, per_group: torch.Tensor) -> torch.Tensor:
         """The value of each row's group: [rows]."""
@@ -152,7 +152,13 @@ def _is_determined(text: BytesColumn, grouping: Grouping) -> bool:
 
 
 def _by_codes(keys: Sequence[Column], rows: int, device: torch.device, allow_direct: bool) -> Grouping:
-    codes = group_codes(keys)
+    words = group_words(keys)
+    if not words:
+        words = [KeyCodes(torch.zeros(rows, dtype=torch.int32, device=device), 1, exact=True)]
+    if len(words) > 1:
+        numbers, first, counts = primitives(device).number_words([word.values.to(torch.int64) for word in words])
+        return Grouping(rows, numbers, first.shape[0], None, first, device, counts)
+    codes = words[0]
     if allow_direct and codes.span is not None and codes.span <= max(_FEWEST_DENSE_SLOTS, _DENSE_SLOTS_PER_ROW * rows):
         return _dense(codes.values, codes.span, rows)
     numbering = _numbering(codes, allow_direct)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -13,6 +13,8 @@ from pystachio.operators.column import BytesColumn
 from pystachio.operators.kernels.numbering import capacity_for
 
 MOST_ROWS: Final = 2**31 - 1
+MOST_WORDS: Final = 16
+"""As in native/groups.h."""
 
 _FIRST_CAPACITY: Final = 1 << 10
 _LARGEST_STEP: Final = 8
@@ -113,6 +115,37 @@ def number_keys(library: ctypes.CDLL, keys: torch.Tensor) -> KeyNumbering:
 
     slots, groups = _number(library, len(keys), 2, number, library.pystachio_grow_keys)
     return KeyNumbering(library, slots, numbers, first[:groups].clone())
+
+
+def number_words(
+    library: ctypes.CDLL, words: Sequence[torch.Tensor]
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """See `portable.number_words`. At most MOST_WORDS of MOST_ROWS."""
+    words = [word.contiguous() for word in words]
+    rows = words[0].shape[0]
+    pointers = (ctypes.c_void_p * len(words))(*[word.data_ptr() for word in words])
+    numbers, first = (torch.empty(rows, dtype=torch.int32) for _ in range(2))
+    counts, known = torch.empty(rows, dtype=torch.int64), torch.empty(rows * len(words), dtype=torch.int64)
+
+    def number(row: int, slots: torch.Tensor, groups: ctypes.c_int64) -> int:
+        return int(
+            library.pystachio_number_words(
+                pointers,
+                len(words),
+                row,
+                rows,
+                slots.data_ptr(),
+                len(slots),
+                known.data_ptr(),
+                numbers.data_ptr(),
+                first.data_ptr(),
+                counts.data_ptr(),
+                ctypes.byref(groups),
+            )
+        )
+
+    _, groups = _number(library, rows, 1, number, library.pystachio_grow_texts)
+    return numbers, first[:groups].clone(), counts[:groups].clone()
 
 
 def number_texts(library: ctypes.CDLL, column: BytesColumn) -> TextNumbering:

@@ -11,7 +11,7 @@ import torch
 
 from pystachio.operators.column import Bounds
 from pystachio.operators.kernels import hash_compiled, native, portable
-from pystachio.operators.kernels.hash_compiled import MOST_ROWS
+from pystachio.operators.kernels.hash_compiled import MOST_ROWS, MOST_WORDS
 from pystachio.operators.kernels.numbering import Numbering
 
 Scalar = bool | int | float
@@ -131,6 +131,30 @@ def group_rows(codes: torch.Tensor, slots: int) -> tuple[torch.Tensor, torch.Ten
     )
     assert status == native.Status.OK, "widths of integers"
     return counts, last
+
+
+def group_extremes(values: torch.Tensor, codes: torch.Tensor, start: torch.Tensor, *, largest: bool) -> torch.Tensor:
+    """[slots]: the largest or smallest of `start` [slots] and the integer `values` of that dtype with the slot's code.
+    `start` is given up."""
+    library = native.library()
+    if library is None:
+        return portable.group_extremes(values, codes, start, largest=largest)
+    assert values.dtype == start.dtype
+    values, codes = values.contiguous(), codes.contiguous()
+    status = library.pystachio_group_extremes(
+        values.data_ptr(), values.itemsize, codes.data_ptr(), codes.itemsize, len(codes), largest, start.data_ptr()
+    )
+    assert status == native.Status.OK, "widths of integers"
+    return start
+
+
+def number_words(words: Sequence[torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """`numbers` and `first` as in `numbering.Numbering` of rows that are equal where all `words` (int64 [rows] each, at
+    least two) are, and how many rows each has (int64 [groups])."""
+    library = native.library()
+    if library is None or words[0].shape[0] > MOST_ROWS or len(words) > MOST_WORDS:
+        return portable.number_words(words)
+    return hash_compiled.number_words(library, words)
 
 
 def number_keys(keys: torch.Tensor) -> Numbering:

@@ -22,6 +22,9 @@ from pystachio.operators.kernels.strings import find, index, to_codes, translate
 SPAN_LIMIT: Final = 1 << 62
 """Spans from here on do not fit the arithmetic on int64 codes."""
 
+_OTHER_NAN: Final = 0x7FF8000000000001
+"""Not the one that `float_bits` makes of all."""
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Digits:
@@ -123,17 +126,19 @@ class RawForm(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class RawPart:
-    """Any int64; rows that are NULL hold 0 with `null_digit` (a `NullPart` tells them apart), else match nothing."""
+    """Any int64; rows that are NULL hold `null` with `null_digit` (a `NullPart` tells them apart, if values may be the
+    same), else match nothing."""
 
     form: RawForm
     null_digit: bool
     span: None = None
+    null: int = 0
 
     def encode(self, column: Column) -> Digits:
         values, absent = self._values(column)
         validity = column.validity
         if validity is not None and self.null_digit:
-            values = torch.where(validity, values, 0)
+            values = torch.where(validity, values, self.null)
         elif validity is not None:
             absent = ~validity if absent is None else absent | ~validity
         return Digits(values, None, absent)
@@ -190,6 +195,25 @@ def parts_of(column: Column, null_equal: bool) -> tuple[KeyPart, ...]:
     if span >= SPAN_LIMIT:
         return (*null_part, RawPart(RawForm.VALUE, null_digit))
     return (RangePart(bounds[0], span, null_digit),)
+
+
+def parts_among_themselves(column: Column) -> tuple[KeyPart, ...]:
+    """`parts_of` with NULLs equal, for a column that meets no other: NULL may be a number that it does not have."""
+    if column.validity is not None and not primitives(column.validity.device).any_true(column.validity):
+        return ()
+    match parts_of(column, null_equal=True):
+        case NullPart(), RawPart(form=RawForm.BITS):
+            return (RawPart(RawForm.BITS, null_digit=True, null=_OTHER_NAN),)
+        case (NullPart(), RawPart(form=RawForm.VALUE)) as parts:
+            bounds = bounds_of(plain(column))
+            assert bounds is not None
+            lowest, highest = torch.iinfo(torch.int64).min, torch.iinfo(torch.int64).max
+            if bounds == (lowest, highest):
+                return parts
+            null = bounds[0] - 1 if bounds[0] > lowest else bounds[1] + 1
+            return (RawPart(RawForm.VALUE, null_digit=True, null=null),)
+        case parts:
+            return parts
 
 
 def float_bits(values: torch.Tensor) -> torch.Tensor:

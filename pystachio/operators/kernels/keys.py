@@ -19,6 +19,7 @@ from pystachio.operators.kernels.key_parts import (
     KeyPart,
     RangedKeys,
     RangePart,
+    parts_among_themselves,
     parts_of,
     prepared,
 )
@@ -105,18 +106,28 @@ def encode_build(columns: Sequence[Column], null_equal: Sequence[bool]) -> tuple
         column, part = parts[0]
         encoding = KeyEncoding((_Step(column, part, 0, 0, None, None),), part.span)
         return encoding, encoding.encode(columns)
-    return _fold(columns, parts, lookups=True)
+    return _fold(columns, parts)
 
 
-def group_codes(columns: Sequence[Column]) -> KeyCodes:
-    """Codes of rows among themselves, NULLs being equal: every row has one."""
+def group_words(columns: Sequence[Column]) -> list[KeyCodes]:
+    """Codes of rows among themselves: rows are equal, NULL being equal to NULL, where all of these are. There are none
+    where all columns are NULL."""
     columns = [numbered(c) if isinstance(c, BytesColumn) else prepared(c) for c in columns]
-    parts = _all_parts(columns, (True,) * len(columns))
-    if len(parts) == 1:
-        column, part = parts[0]
-        digits = part.encode(columns[column])
-        return KeyCodes(digits.values, digits.span, exact=True)
-    return _fold(columns, parts, lookups=False)[1]
+    words: list[KeyCodes] = []
+    packed: KeyCodes | None = None
+    for column, part in [(key, part) for key in columns for part in parts_among_themselves(key)]:
+        digits = part.encode(column)
+        if digits.span is None:
+            words.append(KeyCodes(digits.values, None, exact=True))
+        elif packed is None or packed.span is None or packed.span * digits.span >= SPAN_LIMIT:
+            if packed is not None:
+                words.append(packed)
+            packed = KeyCodes(digits.values, max(1, digits.span), exact=True)
+        else:
+            radix = max(1, digits.span)
+            span = packed.span * radix
+            packed = KeyCodes(_append(packed.values, digits.values, radix, span), span, exact=True)
+    return words if packed is None else [*words, packed]
 
 
 def _all_parts(columns: Sequence[Column], null_equal: Sequence[bool]) -> list[tuple[int, KeyPart]]:
@@ -127,9 +138,7 @@ def _all_parts(columns: Sequence[Column], null_equal: Sequence[bool]) -> list[tu
     ]
 
 
-def _fold(
-    columns: Sequence[Column], parts: Sequence[tuple[int, KeyPart]], lookups: bool
-) -> tuple[KeyEncoding, KeyCodes]:
+def _fold(columns: Sequence[Column], parts: Sequence[tuple[int, KeyPart]]) -> tuple[KeyEncoding, KeyCodes]:
     steps: list[_Step] = []
     code: torch.Tensor | None = None
     absent: torch.Tensor | None = None
@@ -138,11 +147,8 @@ def _fold(
         digits = part.encode(columns[column])
         digit_numbers: HashTable | None = None
         if digits.span is None:
-            values, radix, digit_numbers = _number(digits.values, lookups)
+            values, radix, digit_numbers = _number(digits.values)
             missing = digits.absent
-            if not lookups and radix == values.shape[0]:
-                # All rows differ in this part already.
-                return KeyEncoding((), radix), KeyCodes(values, radix, exact=True)
         else:
             values, missing = _ranged(digits, None)
             radix = max(1, digits.span)
@@ -152,10 +158,10 @@ def _fold(
         else:
             if span * radix >= SPAN_LIMIT:
                 # The earlier columns together have at most as many distinct values as there are rows.
-                code, span, numbers = _number(code.to(torch.int64), lookups)
+                code, span, numbers = _number(code.to(torch.int64))
                 steps[-1] = replace(steps[-1], code_numbers=numbers)
             if span * radix >= SPAN_LIMIT:
-                values, radix, digit_numbers = _number(values.to(torch.int64), lookups)
+                values, radix, digit_numbers = _number(values.to(torch.int64))
             span *= radix
             code = _append(code, values, radix, span)
         steps.append(_Step(column, part, radix, span, digit_numbers, None))
@@ -172,10 +178,10 @@ def _append(code: torch.Tensor, digits: torch.Tensor, radix: int, span: int) -> 
     return code.to(dtype).mul(radix).add_(digits.to(dtype))
 
 
-def _number(values: torch.Tensor, lookup: bool) -> tuple[torch.Tensor, int, HashTable | None]:
+def _number(values: torch.Tensor) -> tuple[torch.Tensor, int, HashTable]:
     """Numbers of the distinct values, how many there are (at least 1), and the table that finds them."""
     numbering = hash_table.number(values)
-    return numbering.numbers, max(1, numbering.first.shape[0]), numbering.table() if lookup else None
+    return numbering.numbers, max(1, numbering.first.shape[0]), numbering.table()
 
 
 def _ranged(digits: Digits, numbers: HashTable | None) -> tuple[torch.Tensor, torch.Tensor | None]:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, cast
 
+import numpy as np
 import pyarrow.compute as pc
 import torch
 
@@ -18,11 +19,13 @@ from pystachio.operators.column import (
     WideDecimalColumn,
 )
 from pystachio.operators.kernels.bounds import bounds_of
-from pystachio.operators.kernels.selection import device_of, plain
+from pystachio.operators.kernels.selection import device_of, plain, take
 from pystachio.operators.kernels.strings import arrow_view, index, to_codes
 from pystachio.operators.placement import table_on
 
 _SPAN_LIMIT: Final = 1 << 62
+_FEW_CANDIDATES: Final = 1024
+"""So many rows are sorted as they are."""
 _SIGN: Final = -(2**63)
 
 
@@ -104,6 +107,30 @@ def sort_order(keys: Sequence[tuple[Column, Direction]], rows: int) -> torch.Ten
     for word in reversed(words[:-1]):
         order = order.index_select(0, torch.sort(word.index_select(0, order), stable=True).indices)
     return order
+
+
+def first_of_order(keys: Sequence[tuple[Column, Direction]], rows: int, count: int) -> torch.Tensor:
+    """The first `count` positions of `sort_order`. On a CPU what cannot be among them is dropped key by key."""
+    chosen, candidates, wanted = [], None, count
+    for column, direction in keys:
+        left = rows if candidates is None else len(candidates)
+        if device_of(column).type != "cpu" or wanted == 0 or left <= max(_FEW_CANDIDATES, 2 * wanted):
+            break
+        digits = _digits(column if candidates is None else take(column, candidates), direction)
+        values = digits[0].values.numpy()
+        limit = np.partition(values, wanted - 1)[wanted - 1]
+        before, ties = (torch.from_numpy(np.flatnonzero(mask)) for mask in (values < limit, values == limit))
+        if candidates is not None:
+            before, ties = candidates.index_select(0, before), candidates.index_select(0, ties)
+        chosen.append(before)
+        candidates, wanted = ties, wanted - len(before)
+        if len(digits) > 1:
+            break
+    if candidates is None:
+        return sort_order(keys, rows)[:count]
+    positions = torch.cat((*chosen, candidates)).sort().values
+    taken = [(take(column, positions), direction) for column, direction in keys]
+    return positions.index_select(0, sort_order(taken, len(positions))[:count])
 
 
 def precedes_or_ties(column: Column, row: Column, direction: Direction) -> torch.Tensor | None:

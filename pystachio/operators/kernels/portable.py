@@ -118,6 +118,24 @@ def count_ids(ids: torch.Tensor, slots: int) -> torch.Tensor:
     return total.scatter_add_(0, ids, torch.ones_like(ids))
 
 
+def group_extremes(values: torch.Tensor, codes: torch.Tensor, start: torch.Tensor, *, largest: bool) -> torch.Tensor:
+    """[slots]: the largest or smallest of `start` [slots] and the integer `values` of that dtype with the slot's code.
+    `start` is given up."""
+    return start.scatter_reduce_(0, codes.to(torch.int64), values, "amax" if largest else "amin")
+
+
+def number_words(words: Sequence[torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """`numbers` and `first` as in `numbering.Numbering` of rows that are equal where all `words` (int64 [rows] each, at
+    least two) are, and how many rows each has (int64 [groups])."""
+    numbering = number_keys(words[0])
+    for word in words[1:]:
+        other = number_keys(word)
+        both = numbering.numbers.to(torch.int64) * other.first.shape[0] + other.numbers
+        numbering = number_keys(both)
+    numbers, first = numbering.numbers, numbering.first
+    return numbers, first, torch.bincount(numbers.to(torch.int64), minlength=first.shape[0])
+
+
 def number_codes(codes: torch.Tensor, span: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """[span + 1] 1 + the number of each code of `codes` (int32 or int64 [rows], in [0, span)), 0 for none; the number
     of each row; the position of one row of each number."""

@@ -40,7 +40,7 @@ SCHEMA = schema_of(*TYPES)
 @pytest.fixture(autouse=True)
 def _always(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(flow, "_FEWEST_ROWS", 0)
-    monkeypatch.setattr("pystachio.operators.aggregate._SMALLEST_GROUPED_BATCH", 0)
+    monkeypatch.setattr("pystachio.operators.aggregate_partial._SMALLEST_GROUPED_BATCH", 0)
 
 
 def exact_floats(r: random.Random, rows: int, nulls: float) -> FixedColumn:

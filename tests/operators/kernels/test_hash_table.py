@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
+from types import ModuleType
 
 import pytest
 import torch
@@ -10,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pystachio.operators.kernels import hash_rounds, host, portable
+from pystachio.operators.kernels.hash_compiled import MOST_WORDS
 from pystachio.operators.kernels.numbering import Numbering, capacity_for
 
 EDGES = [-(2**63), -(2**63) + 1, -1, 0, 1, 2**63 - 1]
@@ -68,6 +71,22 @@ def test_tables_that_grow(number: Number, rows: int, kind: str) -> None:
     others = torch.randint(-(2**63), 2**63 - 1, (1000,), generator=generator)
     assert torch.equal(table.lookup(others) != 0, torch.isin(others, expected))
     assert len(inverse) == rows
+
+
+@pytest.mark.parametrize("kernels", [portable, host], ids=["portable", "host"])
+@pytest.mark.parametrize("width", [2, 3, 5, MOST_WORDS + 1])
+@pytest.mark.parametrize("rows", [0, 1, 65, 3000, 100_000])
+@pytest.mark.parametrize("spread", [1, 40, 2**62])
+def test_rows_are_numbered_by_several_words(kernels: ModuleType, width: int, rows: int, spread: int) -> None:
+    generator = torch.Generator().manual_seed(rows)
+    words = [torch.randint(-spread, spread, (rows,), generator=generator) for _ in range(width)]
+    numbers, first, counts = kernels.number_words(words)
+    known = list(zip(*(word.tolist() for word in words), strict=True))
+    assert [known[row] for row in first[numbers.long()].tolist()] == known
+    assert first.tolist() == sorted(first.tolist())
+    assert numbers[first.long()].tolist() == list(range(len(set(known))))
+    appeared = Counter(known)
+    assert counts.tolist() == [appeared[known[row]] for row in first.tolist()]
 
 
 @pytest.mark.parametrize("few", [0, 1 << 20])

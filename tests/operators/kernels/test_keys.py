@@ -16,7 +16,7 @@ from pystachio.operators import kernels as kernel_choice
 from pystachio.operators.arrow import column_from_arrow
 from pystachio.operators.column import Column
 from pystachio.operators.kernels import host, portable
-from pystachio.operators.kernels.keys import KeyCodes, encode_build, group_codes
+from pystachio.operators.kernels.keys import KeyCodes, encode_build, group_words
 from pystachio.operators.kernels.row_index import RangeIndex, RowIndex, UniqueIndex, index_members, index_rows
 
 TYPES: dict[pa.DataType, st.SearchStrategy[Any]] = {
@@ -83,17 +83,18 @@ def test_indexes_find_equal_keys(
 
 @given(two_tables())
 @settings(max_examples=200, deadline=None)
-def test_group_codes_are_equal_where_the_keys_are(
+def test_group_words_are_equal_where_the_keys_are(
     tables: tuple[list[pa.DataType], list[bool], list[tuple[Any, ...]], list[tuple[Any, ...]]],
 ) -> None:
     types, _, rows, _ = tables
-    codes = group_codes(columns(rows, types))
-    numbers = codes.values.tolist()
+    words = group_words(columns(rows, types))
+    numbers = list(zip(*(word.values.tolist() for word in words), strict=True)) or [()] * len(rows)
     for i, left in enumerate(rows):
         for j, right in enumerate(rows):
             assert (numbers[i] == numbers[j]) == equal(left, right, [True] * len(types))
-    if codes.span is not None:
-        assert all(0 <= number < codes.span for number in numbers)
+    for word in words:
+        if word.span is not None:
+            assert all(0 <= number < word.span for number in word.values.tolist())
 
 
 @given(st.sampled_from([torch.int32, torch.int64]), st.data())

@@ -14,7 +14,7 @@ from functools import cache
 from importlib.machinery import EXTENSION_SUFFIXES
 from pathlib import Path
 
-INTERFACE_VERSION = 9
+INTERFACE_VERSION = 10
 _NAME = "_native"
 
 LOWEST = -(2**63)
@@ -203,10 +203,14 @@ def _declare_hashing(loaded: ctypes.CDLL) -> None:
         "ranges_of": (pointer, number, pointer, width, number, pointer, pointer),
         "gather_offsets": (pointer, number, pointer, width, number, pointer),
         "gather_bytes": (pointer, pointer, number, pointer, width, number, pointer, pointer, number),
+        "mix_hashes": (pointer, width, pointer, number, pointer),
+        "split_rows": (pointer, pointer, number, width, width, pointer, pointer),
+        "group_extremes": (pointer, width, pointer, width, number, width, pointer),
     }
     counting = {
         "number_keys": (pointer, number, number, pointer, number, pointer, pointer, pointer),
         "number_texts": (*(pointer,) * 3, number, number, pointer, number, *(pointer,) * 4),
+        "number_words": (pointer, width, number, number, pointer, number, *(pointer,) * 5),
         "number_codes": (pointer, width, number, number, pointer, pointer, pointer),
         "rank_codes": (pointer, width, number, number, pointer, pointer, pointer),
         "pairs": (pointer, pointer, number, pointer, number, number, pointer, pointer, pointer),
