@@ -20,7 +20,7 @@ from pystachio.operators.column import (
 from pystachio.operators.kernels import primitives
 from pystachio.operators.kernels.strings import index, unify
 from pystachio.operators.kernels.texts import take_texts
-from pystachio.operators.placement import values_on
+from pystachio.operators.placement import rebuilt, tensors_of, values_on
 
 
 def take(column: Column, indices: torch.Tensor) -> Column:
@@ -41,6 +41,17 @@ def take(column: Column, indices: torch.Tensor) -> Column:
 def take_batch(batch: Batch, indices: torch.Tensor) -> Batch:
     """`take` of every column."""
     return Batch(tuple(take(column, indices) for column in batch.columns), indices.shape[0], batch.ready)
+
+
+def take_where(batch: Batch, mask: torch.Tensor) -> Batch:
+    """The rows in which `mask` (bool [rows]) is true; one wait for a device."""
+    if not batch.columns or any(isinstance(column, BytesColumn) for column in batch.columns):
+        return take_batch(batch, primitives(mask.device).indices_of_true(mask))
+    parts = [tensor for column in batch.columns for tensor in tensors_of(column)]
+    kept = primitives(mask.device).compact(mask, parts)
+    waiting = iter(kept)
+    columns = tuple(rebuilt(column, [next(waiting) for _ in tensors_of(column)]) for column in batch.columns)
+    return Batch(columns, kept[0].shape[0], batch.ready)
 
 
 def take_or_null(column: Column, indices: torch.Tensor) -> Column:
