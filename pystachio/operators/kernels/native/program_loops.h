@@ -358,7 +358,22 @@ PS_INLINE void fold_extreme(int32_t n, const int64_t *restrict codes, int64_t sl
 
 PS_INLINE void fold_sum_floats(int32_t n, const int64_t *restrict codes, int64_t slots, const uint8_t *restrict mask,
                                const double *restrict values, double *restrict state) {
-    if (mask == NULL) {
+    if (codes == NULL) {
+        /* Side by side: one addition need not wait for the other. */
+        double totals[8] = {0};
+        int32_t whole = n & ~7;
+        if (mask == NULL) {
+            for (int32_t i = 0; i < whole; i += 8)
+                for (int32_t j = 0; j < 8; j++) totals[j] += values[i + j];
+            for (int32_t i = whole; i < n; i++) totals[0] += values[i];
+        } else {
+            for (int32_t i = 0; i < whole; i += 8)
+                for (int32_t j = 0; j < 8; j++) totals[j] += mask[i + j] ? values[i + j] : 0.0;
+            for (int32_t i = whole; i < n; i++) totals[0] += mask[i] ? values[i] : 0.0;
+        }
+        for (int32_t j = 1; j < 8; j++) totals[0] += totals[j];
+        state[0] += totals[0];
+    } else if (mask == NULL) {
         FOLD(state[slot] += values[i];)
     } else {
         FOLD(state[slot] += mask[i] ? values[i] : 0.0;)
