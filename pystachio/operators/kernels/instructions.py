@@ -34,6 +34,7 @@ class Operation(IntEnum):
     LOAD_MASK = auto()
     INPUT_RANGE = auto()
     INPUT_MEMBER = auto()
+    INPUT_BIT = auto()
     BIT = auto()
     BLOOM = auto()
     RANGE = auto()

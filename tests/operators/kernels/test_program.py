@@ -221,6 +221,28 @@ def test_ranks(count: int, span: int) -> None:
 
 
 @every_length
+@every_choice
+@pytest.mark.parametrize("dtype", [torch.int8, torch.int16, torch.int32])
+@pytest.mark.parametrize("low", [-(2**31), -100, 0, 5, 2**31 - 8000])
+def test_bits_of_columns(count: int, which: str, dtype: torch.dtype, low: int) -> None:
+    """Straight from a column, whose values may be as far from the set as their type allows."""
+    chance, rows, written = rng(17), positions(which, count), Written()
+    values = numbers(chance, count, dtype)
+    span = 7000
+    near = torch.from_numpy(chance.integers(low - 20, low + span + 20, count))
+    limits = torch.iinfo(dtype)
+    values = torch.where(masks(chance, count), near.clamp(limits.min, limits.max).to(dtype), values)
+    held = low + np.flatnonzero(chance.random(span) < 0.4)
+    keys = key_set(held, (low, low + span - 1))
+    assert isinstance(keys, BitSet)
+    written.load(values)
+    table = written.assembler.table(keys.bits)
+    written.out(written.compute(Operation.INPUT_BIT, 0, table, x=low, y=span, kind=kind_of(dtype), is_mask=True))
+    (found,) = written.run(count, rows)
+    same(found, keys.contains(chosen(values, rows).astype(np.int64)))
+
+
+@every_length
 @pytest.mark.parametrize("span", [1, 7, 100, 2**40, 2**64 - 1])
 @pytest.mark.parametrize("share", [0.0, 0.5, 1.0])
 def test_sets_of_keys(count: int, span: int, share: float) -> None:
