@@ -172,6 +172,11 @@ class ScanRows:
             self.unit.survivors += survivors
 
     @property
+    def whole(self) -> int:
+        """How many rows the columns have."""
+        return self.length if self.unit is None else self.unit.unit.rows
+
+    @property
     def length(self) -> int:
         survivors = self.piece.survivors
         return self.piece.stop - self.piece.start if survivors is None else len(survivors)
