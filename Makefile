@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 SOURCES := pystachio tests benchmarks
 
-.PHONY: demo test test-all test-gpu check format bench bench-gpu wheel clean
+.PHONY: demo test test-all test-gpu check format bench bench-gpu gpu-wheels wheel clean
 
 demo: $(STAMP)
 	$(BIN)/pystachio-node demo $(ARGS)
@@ -33,8 +33,12 @@ format: $(STAMP)
 bench: $(STAMP)
 	$(BIN)/python -m benchmarks all $(ARGS)
 
-bench-gpu: $(STAMP)
-	PYSTACHIO_DEVICE=$${PYSTACHIO_DEVICE:-cuda:0} $(BIN)/python -m benchmarks gpu $(ARGS)
+# Without .venv it takes the Python at hand, which needs torch; what else is missing comes from the wheels of `make gpu-wheels`.
+bench-gpu:
+	$(if $(wildcard $(STAMP)),$(BIN)/python,$(PYTHON)) -m benchmarks gpu --record $(ARGS)
+
+gpu-wheels: $(STAMP)
+	$(BIN)/python -m benchmarks.travelling $(ARGS)
 
 wheel: $(STAMP)
 	$(BIN)/python -m build --wheel --outdir dist

@@ -45,6 +45,11 @@ PRIMITIVES: Mapping[str, tuple[float, Arguments]] = {
     "compare": (9, lambda rows, random: ("lt", _numbers(rows, random), 1 << 39)),
     "arithmetic": (24, lambda rows, random: ("add", _numbers(rows, random), _numbers(rows, random), torch.int64)),
     "indices_of_true": (5, lambda rows, random: (_mask(rows, random),)),
+    "compact": (22, lambda rows, random: (_mask(rows, random), [_numbers(rows, random), _codes(rows, random)])),
+    "lookup_within": (
+        16,
+        lambda rows, random: (torch.arange(GROUPS + 1, dtype=torch.int32), _numbers(rows, random, 2 * GROUPS), 0),
+    ),
     "minimum_and_maximum": (8, lambda rows, random: (_numbers(rows, random),)),
     "all_true": (1, lambda rows, _: (torch.ones(rows, dtype=torch.bool),)),
     "any_true": (1, lambda rows, _: (torch.zeros(rows, dtype=torch.bool),)),

@@ -11,7 +11,7 @@ import time
 import uuid
 import weakref
 from collections import Counter
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from textwrap import shorten
@@ -88,7 +88,7 @@ class SessionStatistics:
 
 @dataclass(frozen=True, slots=True)
 class OperatorReport:
-    """What one operator did: `kind` is its class, `label` what `explain` calls it."""
+    """What one operator did: `kind` is its class, `label` what `explain` calls it, `counts` what only some count."""
 
     name: str
     kind: str
@@ -96,6 +96,7 @@ class OperatorReport:
     rows_in: int
     rows_out: int
     busy_seconds: float
+    counts: Mapping[str, int]
 
 
 class EmbeddedNode:
@@ -365,9 +366,8 @@ class RunningPlan:
             if name in snapshots:
                 done = snapshots[name]
                 kind = type(operator).__name__
-                reports.append(
-                    OperatorReport(name, kind, operator.label(), done.rows_in, done.rows_out, done.busy_seconds)
-                )
+                measured = (done.rows_in, done.rows_out, done.busy_seconds, done.counts)
+                reports.append(OperatorReport(name, kind, operator.label(), *measured))
         return tuple(reports)
 
     def explain(self, analyze: bool) -> str:

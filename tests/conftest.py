@@ -1,10 +1,16 @@
-"""What holds for every test: none writes decoded columns into the developer's home."""
+"""What holds for every test: none writes decoded columns into the developer's home; Triton interprets without a GPU."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 
 import pytest
+import torch
+
+if not torch.cuda.is_available():
+    # Read when triton is imported, by whichever test comes first.
+    os.environ.setdefault("TRITON_INTERPRET", "1")
 
 
 @pytest.fixture(autouse=True, scope="session")

@@ -7,7 +7,8 @@ or is asked to make one, passes `FakeDevice.call`, which refuses what fails, is 
 - functions without a CUDA kernel for the dtype;
 - work outside a job of a stream: on the event loop's thread it would hold up the loop;
 - reading what another stream perhaps has not written yet, and giving memory back that another stream perhaps still
-  reads.
+  reads;
+- writing to pinned memory that a copy perhaps still reads.
 
 It counts the calls that make the host wait for the device. What it cannot show: other rounding, other winners of races,
 kernels that are slow, memory that runs out.
@@ -75,7 +76,9 @@ class FakeEvent:
         self.reached = {**stream.seen, stream: stream.operations}
 
     def query(self) -> bool:
-        return True
+        """No earlier than anybody has waited for it, or for what came behind it."""
+        seen = _installed().host_seen
+        return all(seen.get(stream, 0) >= number for stream, number in self.reached.items())
 
     def synchronize(self) -> None:
         assert self.blocking, "a wait that keeps a core busy"
@@ -144,6 +147,39 @@ class DeviceTensor(torch.Tensor):
         self.memory.record(stream)
 
 
+class PinnedMemory:
+    """Where it lies, and the copies to the device that read it."""
+
+    def __init__(self, device: FakeDevice) -> None:
+        self._device = device
+        self._blocks: list[torch.Tensor] = []
+        self._reads: list[tuple[int, int, FakeStream, int]] = []
+        self._lock = threading.Lock()
+        self.nbytes = 0
+
+    def allocate(self, tensor: torch.Tensor) -> torch.Tensor:
+        self._blocks.append(tensor)
+        self.nbytes += tensor.nbytes
+        return tensor
+
+    def holds(self, tensor: torch.Tensor) -> bool:
+        address = tensor.data_ptr()
+        return any(block.data_ptr() <= address < block.data_ptr() + block.nbytes for block in self._blocks)
+
+    def read(self, tensor: torch.Tensor, stream: FakeStream) -> None:
+        begin = tensor.data_ptr()
+        with self._lock:
+            self._reads.append((begin, begin + tensor.nbytes, stream, stream.operations))
+
+    def write(self, tensor: torch.Tensor) -> None:
+        begin, end, seen = tensor.data_ptr(), tensor.data_ptr() + tensor.nbytes, self._device.host_seen
+        with self._lock:
+            self._reads = [read for read in self._reads if seen.get(read[2], 0) < read[3]]
+            under_way = any(first < end and begin < last for first, last, _, _ in self._reads)
+        if under_way:
+            self._device.refuse("writing to pinned memory that a copy perhaps still reads")
+
+
 class FakeDevice:
     """The device and its streams. `waits` counts by function, `waits_at` by function and line of the engine."""
 
@@ -154,6 +190,7 @@ class FakeDevice:
         self.waits: collections.Counter[str] = collections.Counter()
         self.waits_at: collections.Counter[str] = collections.Counter()
         self.misuses: list[str] = []
+        self.pinned = PinnedMemory(self)
         self._thread = threading.local()
 
     def install(self, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -213,7 +250,11 @@ class FakeDevice:
             return function(*tree_map(_numbers, args), **tree_map(_numbers, kwargs))
         if name not in ("to", "copy_", "type_as"):
             self._check(name, tensors, ours)
-        if name in _WAITS or _is_mask_index(name, args):
+        if (
+            (name in _WAITS and not kwargs.get("output_size"))
+            or _is_mask_index(name, args)
+            or self._is_waiting_upload(name, args, kwargs)
+        ):
             self._wait(name, ours)
         return self._launch(function, ours, args, kwargs)
 
@@ -226,6 +267,18 @@ class FakeDevice:
             self.refuse(f"{name} has no CUDA kernel for integers")
         if any(tensor.dtype in _HARDLY_ANY_KERNEL for tensor in ours):
             self.refuse(f"{name} of unsigned integers")
+
+    @staticmethod
+    def _is_waiting_upload(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+        """From the host's memory, without `non_blocking`: the host waits for the copy."""
+        if name in ("tensor", "as_tensor"):
+            return True
+        sources = args[1:] if name == "copy_" else args if name == "to" else ()
+        from_host = any(
+            isinstance(source, torch.Tensor) and not isinstance(source, DeviceTensor) and source.numel()
+            for source in sources[:1]
+        )
+        return from_host and not kwargs.get("non_blocking")
 
     def _wait(self, name: str, inputs: list[DeviceTensor]) -> None:
         stream = self.current()
@@ -241,6 +294,9 @@ class FakeDevice:
         self.launches += 1
         for tensor in inputs:
             tensor.memory.read(stream)
+        for source in tree_iter(args):
+            if isinstance(source, torch.Tensor) and not isinstance(source, DeviceTensor) and self.pinned.holds(source):
+                self.pinned.read(source, stream)
         result = function(*tree_map(_numbers, args), **tree_map(_numbers, kwargs))
         if getattr(function, "__name__", "") == "__setitem__":
             inputs[0].memory.write(stream)
@@ -269,7 +325,12 @@ class _Job(TorchFunctionMode):
         kwargs = kwargs or {}
         name = getattr(function, "__name__", "")
         if name == "pin_memory":
+            # torch itself keeps such memory until the copies out of it are over.
             return args[0].clone()
+        if kwargs.get("pin_memory"):
+            return _installed().pinned.allocate(function(*args, **{**kwargs, "pin_memory": False}))
+        if name == "copy_" and not isinstance(args[0], DeviceTensor) and _installed().pinned.holds(args[0]):
+            _installed().pinned.write(args[0])
         target = _target(name, args, kwargs)
         if (target is not None and target.type == "cuda") or any(
             isinstance(value, DeviceTensor) for value in tree_iter((args, kwargs))

@@ -114,3 +114,24 @@ def test_memory_must_outlive_its_readers(device: FakeDevice, recorded: bool) -> 
     del values
     assert bool(device.misuses) is not recorded
     assert total.shape == (4,)
+
+
+@pytest.mark.parametrize("waited", [False, True])
+@pytest.mark.usefixtures("job")
+def test_pinned_memory_must_not_change_under_a_copy(device: FakeDevice, waited: bool) -> None:
+    pinned = torch.empty(8, dtype=torch.uint8, pin_memory=True)
+    target = torch.empty(4, dtype=torch.uint8, device=DEVICE)
+    pinned[:4].copy_(torch.arange(4))
+    target.copy_(pinned[:4], non_blocking=True)
+    copied = torch.cuda.Event(blocking=True)
+    copied.record(torch.cuda.current_stream())
+    pinned[4:].copy_(torch.arange(4))
+    assert not copied.query()
+    if waited:
+        copied.synchronize()
+        assert copied.query()
+        pinned[:4].copy_(torch.arange(4))
+    else:
+        with pytest.raises(DeviceMisuse):
+            pinned[:4].copy_(torch.arange(4))
+    assert target.tolist() == [0, 1, 2, 3]

@@ -48,6 +48,7 @@ def examine() -> Iterator[Finding]:
 
     settings = load().settings
     yield from _software()
+    yield from _devices()
     yield _decoder()
     yield from _processor(settings)
     yield from _memory(settings)
@@ -62,17 +63,33 @@ def _software() -> Iterator[Finding]:
     import torch
 
     from pystachio import __version__
-    from pystachio.runtime.devices import cuda_device_count
 
     yield Finding("pystachio", f"{__version__} on Python {platform.python_version()}, {platform.platform()}")
     build = f"CUDA {torch.version.cuda}" if torch.version.cuda else "CPU build"
     yield Finding("torch", f"{torch.__version__} ({build})")
+
+
+def _devices() -> Iterator[Finding]:
+    import torch
+
+    from pystachio.operators.kernels import triton_library
+    from pystachio.runtime.devices import cuda_device_count
+
     count = cuda_device_count()
     for index in range(count):
         properties = torch.cuda.get_device_properties(index)
-        found = f"{properties.name}, {readable_bytes(properties.total_memory)}"
+        multiprocessors = f"{properties.multi_processor_count} multiprocessors"
+        found = f"{properties.name}, {readable_bytes(properties.total_memory)}, {multiprocessors}"
         advice = f"device=cuda:{index} uses it, auto does not: this path has not been verified on hardware yet"
         yield Finding(f"device cuda:{index}", found, advice)
+        problem = triton_library.problem(torch.device("cuda", index))
+        kernels = "Triton's, checked against torch's" if problem is None else f"torch's: {problem}"
+        advice = (
+            "groups, filters and joins are slower: pip install triton"
+            if problem == triton_library.NOT_INSTALLED
+            else ""
+        )
+        yield Finding(f"kernels cuda:{index}", kernels, advice)
     if not count:
         advice = (
             "is the NVIDIA driver loaded? torch finds no GPU"

@@ -12,7 +12,7 @@ import torch
 from pystachio.operators.aggregate_fold import SAMPLE_ROWS, expected_groups, partial_batches
 from pystachio.operators.aggregate_plan import AggregatePlan, partial_schema
 from pystachio.operators.batch import Batch, Schema
-from pystachio.operators.column import BytesColumn
+from pystachio.operators.column import BytesColumn, ViewColumn
 from pystachio.operators.operator import Operator
 from pystachio.runtime.channels import Receiver
 from pystachio.runtime.context import Context
@@ -119,7 +119,9 @@ class PartialFold:
         if gain.shrank or self.plan.sets or not self.plan.group_width or batch.length < _SAMPLED_BATCH:
             return True
         expected = expected_groups(self.plan, batch, number, self.device, allow_direct=self.allow_direct)
-        worth = _WORTH_OF_TEXTS if any(isinstance(column, BytesColumn) for column in batch.columns) else _WORTH
+        worth = (
+            _WORTH_OF_TEXTS if any(isinstance(column, BytesColumn | ViewColumn) for column in batch.columns) else _WORTH
+        )
         if worth * expected > batch.length:
             gain.record(batch.length, batch.length)
             return False

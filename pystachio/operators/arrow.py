@@ -23,7 +23,7 @@ from pystachio.operators.column import (
 )
 from pystachio.operators.expressions import Literal
 from pystachio.operators.kernels.views import materialised, slice_views
-from pystachio.operators.placement import on_host
+from pystachio.operators.placement import batch_on_host, on_host
 
 MAXIMUM_STRING_BYTES: Final = 2**31 - 1
 
@@ -144,7 +144,7 @@ def large_array(column: BytesColumn) -> pa.Array:
 def batch_to_arrow(batch: Batch, schema: Schema) -> pa.RecordBatch:
     """The batch under the schema's names and types."""
     arrays = []
-    for column, field in zip(batch.columns, schema, strict=True):
+    for column, field in zip(batch_on_host(batch).columns, schema, strict=True):
         array = column_to_arrow(column)
         arrays.append(array if array.type == field.type else array.cast(field.type))
     names = pa.schema([pa.field(field.name, field.type, field.nullable) for field in schema])

@@ -8,6 +8,7 @@ says must be evaluated.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final, cast
 
 import pyarrow as pa
@@ -40,7 +41,15 @@ from pystachio.operators.functions.in_list import in_list
 from pystachio.operators.functions.operands import constant, validity_of
 from pystachio.operators.functions.registry import lookup
 from pystachio.operators.kernels import primitives
-from pystachio.operators.kernels.selection import all_null, device_of, take, take_batch, take_or_null, with_validity
+from pystachio.operators.kernels.selection import (
+    all_null,
+    device_of,
+    take,
+    take_batch,
+    take_or_null,
+    take_where,
+    with_validity,
+)
 from pystachio.runtime.context import Context
 
 _NULL: Final = pa.null()
@@ -64,6 +73,30 @@ def select(predicate: Expression, batch: Batch) -> torch.Tensor | None:
 
     Conjuncts that must look into the bytes of strings run last, on the rows that the others leave.
     """
+    return _narrowed(*_mask_and_rest(predicate, batch), batch)
+
+
+def passing(predicate: Expression, batch: Batch) -> Batch:
+    """The rows of `batch` in which the predicate is true; on a device without their positions where it can."""
+    mask, later = _mask_and_rest(predicate, batch)
+    if isinstance(mask, torch.Tensor) and not later and mask.device.type != "cpu":
+        return take_where(batch, mask)
+    rows = _narrowed(mask, later, batch)
+    return batch if rows is None else take_batch(batch, rows)
+
+
+def _narrowed(mask: Mask, later: Sequence[Expression], batch: Batch) -> torch.Tensor | None:
+    if mask is False:
+        return torch.empty(0, dtype=torch.int64, device=_device(batch))
+    rows = _rows(mask)
+    for conjunct in later:
+        rows = _narrow(rows, conjunct, batch)
+    return rows
+
+
+def _mask_and_rest(predicate: Expression, batch: Batch) -> tuple[Mask, list[Expression]]:
+    """Where the conjuncts are true that need no bytes of strings, and the others. A conjunct whose operands fail is
+    among the others: it may hold for the rows that are left."""
     mask: Mask = True
     later: list[Expression] = []
     in_bytes = _fields_in_bytes(batch)
@@ -76,11 +109,8 @@ def select(predicate: Expression, batch: Batch) -> torch.Tensor | None:
         except DataError:
             later.append(conjunct)
         if mask is False:
-            return torch.empty(0, dtype=torch.int64, device=_device(batch))
-    rows = _rows(mask)
-    for conjunct in later:
-        rows = _narrow(rows, conjunct, batch)
-    return rows
+            break
+    return mask, later
 
 
 async def bind_scalars(ctx: Context, expression: Expression) -> Expression:

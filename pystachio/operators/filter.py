@@ -7,9 +7,8 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from pystachio.operators.batch import Batch, Schema
-from pystachio.operators.evaluate import bind_scalars, select
+from pystachio.operators.evaluate import bind_scalars, passing
 from pystachio.operators.expressions import Expression
-from pystachio.operators.kernels.selection import take_batch
 from pystachio.operators.operator import Operator
 from pystachio.runtime.channels import Receiver
 from pystachio.runtime.context import Context
@@ -46,8 +45,7 @@ class FilterTransform:
     predicate: Expression
 
     def process(self, batch: Batch) -> Iterator[Batch]:
-        rows = select(self.predicate, batch)
-        yield batch if rows is None else take_batch(batch, rows)
+        yield passing(self.predicate, batch)
 
     def finish(self) -> None:
         return None

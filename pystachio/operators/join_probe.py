@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Final, assert_never
 
@@ -15,9 +15,9 @@ from pystachio.operators.evaluate import select
 from pystachio.operators.join_build import BuildSide
 from pystachio.operators.join_layout import Emission, JoinLayout, Place, Remainder, Source
 from pystachio.operators.kernels import primitives
-from pystachio.operators.kernels.keys import KeyCodes
+from pystachio.operators.kernels.keys import KeyEncoding
 from pystachio.operators.kernels.pairs import Pairs, all_pairs
-from pystachio.operators.kernels.row_index import Members, RangeIndex, UniqueIndex
+from pystachio.operators.kernels.row_index import Members, RangeIndex, UniqueIndex, contained, find_rows
 from pystachio.operators.kernels.selection import all_null, take, take_batch, take_late, take_or_null
 
 _PAUSE: Final = Batch((), 0, None)
@@ -88,7 +88,7 @@ class JoinProbe:
     def _pairs_and_unmatched(self, batch: Batch) -> Iterator[Batch]:
         index, encoding = self.side.index, self.side.encoding
         if isinstance(index, UniqueIndex) and self.layout.residual is None and encoding is not None:
-            found = index.find(encoding.encode(self._probe_keys(batch)))
+            found = find_rows(index, encoding, self._probe_keys(batch))
             if self.side.matched is not None:
                 rows = _found(found)
                 self.side.matched.index_fill_(0, found.index_select(0, rows).to(torch.int64) - 1, 1)
@@ -139,21 +139,23 @@ class JoinProbe:
             yield from all_pairs(batch.length, self.side.rows.length, self.slice_rows, self.device)
             return
         keys = self._probe_keys(batch)
-        yield from self._equal(index, encoding.encode(keys))
+        yield from self._equal(index, encoding, keys)
         if self.layout.null_aware and self.layout.residual is not None:
             yield from self._perhaps_equal(keys[0], batch.length)
 
-    def _equal(self, index: UniqueIndex | RangeIndex | Members, codes: KeyCodes) -> Iterator[Pairs]:
+    def _equal(
+        self, index: UniqueIndex | RangeIndex | Members, encoding: KeyEncoding, keys: Sequence[Column]
+    ) -> Iterator[Pairs]:
         match index:
             case UniqueIndex():
-                found = index.find(codes)
+                found = find_rows(index, encoding, keys)
                 rows = _found(found)
                 if rows.shape[0] == found.shape[0]:
                     yield Pairs(None, found - 1)
                 elif rows.shape[0]:
                     yield Pairs(rows, found.index_select(0, rows) - 1)
             case RangeIndex():
-                yield from index.find(codes).pairs(self.slice_rows)
+                yield from index.find(encoding.encode(keys)).pairs(self.slice_rows)
             case Members():
                 raise AssertionError("an index of members knows no rows")
 
@@ -184,7 +186,7 @@ class JoinProbe:
         if self.layout.residual is None and (index is None or encoding is None):
             return torch.full((batch.length,), self.side.rows.length > 0, device=self.device)
         if self.layout.residual is None and isinstance(index, Members) and encoding is not None:
-            return index.contains(encoding.encode(self._probe_keys(batch)))
+            return contained(index, encoding, self._probe_keys(batch))
         matched = torch.zeros(batch.length, dtype=torch.bool, device=self.device)
         for pairs in self._matches(batch):
             if pairs.probe is None:

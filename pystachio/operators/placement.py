@@ -8,6 +8,7 @@ would save.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final
 
 import torch
@@ -42,7 +43,7 @@ def to_device(batch: Batch, stream: Stream) -> Batch:
     count_in_job(COPIED_TO_DEVICE, sum(part.nbytes for part in parts))
     copies, ready = stream.upload(parts)
     waiting = iter(copies)
-    columns = tuple(_rebuilt(column, [next(waiting) for _ in tensors_of(column)]) for column in batch.columns)
+    columns = tuple(rebuilt(column, [next(waiting) for _ in tensors_of(column)]) for column in batch.columns)
     return Batch(columns, batch.length, ready)
 
 
@@ -54,15 +55,55 @@ def on_host(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.cpu()
 
 
+def on_device(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
+    """A tensor that the host made on `device`, counted when that takes a copy; not for a scan's batches.
+
+    The kernels that follow on this stream come behind the copy, and nothing waits for it on the host: torch keeps its
+    pinned twin for as long as it takes.
+    """
+    if tensor.device == device:
+        return tensor
+    if device.type != "cuda" or tensor.device.type != "cpu" or not tensor.numel():
+        return tensor.to(device)
+    count_in_job(COPIED_TO_DEVICE, tensor.nbytes)
+    return tensor.pin_memory().to(device, non_blocking=True)
+
+
+def batch_on_host(batch: Batch) -> Batch:
+    """The batch in host memory, after one wait for the device and one copy, whatever the number of columns."""
+    parts = [tensor for column in batch.columns for tensor in tensors_of(column)]
+    if all(part.device.type == "cpu" for part in parts):
+        return batch
+    waiting = iter(_together_on_host(parts))
+    columns = tuple(rebuilt(column, [next(waiting) for _ in tensors_of(column)]) for column in batch.columns)
+    return Batch(columns, batch.length, None)
+
+
+def _together_on_host(parts: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+    """Tensors of one device in host memory, by one copy and one wait."""
+    # The widest first: then each begins at a multiple of its own width.
+    order = sorted(range(len(parts)), key=lambda place: -parts[place].itemsize)
+    packed = on_host(torch.cat([_as_bytes(parts[place]) for place in order]))
+    moved, begin = list(parts), 0
+    for place in order:
+        part = parts[place]
+        moved[place] = packed[begin : begin + part.nbytes].view(part.dtype).view(part.shape)
+        begin += part.nbytes
+    return moved
+
+
+def _as_bytes(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.contiguous().view(torch.uint8)
+
+
 def column_on(column: Column, device: torch.device) -> Column:
     """The column with its tensors on `device`; for tables and for what the host computed, not for a scan's batches."""
     parts = tensors_of(column)
     if all(part.device == device for part in parts):
         return column
     if device.type == "cpu":
-        return _rebuilt(column, [on_host(part) for part in parts])
-    count_in_job(COPIED_TO_DEVICE, sum(part.nbytes for part in parts))
-    return _rebuilt(column, [part.to(device) for part in parts])
+        return rebuilt(column, _together_on_host(parts))
+    return rebuilt(column, [on_device(part, device) for part in parts])
 
 
 def values_on(dictionary: Dictionary, device: torch.device) -> BytesColumn | FixedColumn:
@@ -84,8 +125,7 @@ def table_on(dictionary: Dictionary, name: object, table: torch.Tensor, device: 
     key = ("table", name, device_place(device))
     known = dictionary.derived.get(key)
     if known is None:
-        count_in_job(COPIED_TO_DEVICE, table.nbytes)
-        known = dictionary.derived.setdefault(key, table.to(device))
+        known = dictionary.derived.setdefault(key, on_device(table, device))
     assert isinstance(known, torch.Tensor)
     return known
 
@@ -106,7 +146,7 @@ def tensors_of(column: Column) -> tuple[torch.Tensor, ...]:
             return views, *validity
 
 
-def _rebuilt(column: Column, parts: list[torch.Tensor]) -> Column:
+def rebuilt(column: Column, parts: list[torch.Tensor]) -> Column:
     """The same column on other tensors, in the order of `tensors_of`."""
     validity = None if column.validity is None else parts[-1]
     match column:

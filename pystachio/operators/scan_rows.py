@@ -33,7 +33,7 @@ _USELESS = 0.9
 """A runtime filter that lets this share of the first `_TRIAL_ROWS` rows pass is not worth its gather."""
 
 
-_LEAST_TAKEN = 1 << 15
+_LEAST_TAKEN = 1 << 16
 _MOST_TAKEN = 1 << 20
 """Rows that a worker takes at once: less does not pay the way there, more keeps others from getting their turn."""
 
@@ -172,6 +172,11 @@ class ScanRows:
             self.unit.survivors += survivors
 
     @property
+    def whole(self) -> int:
+        """How many rows the columns have."""
+        return self.length if self.unit is None else self.unit.unit.rows
+
+    @property
     def length(self) -> int:
         survivors = self.piece.survivors
         return self.piece.stop - self.piece.start if survivors is None else len(survivors)
@@ -234,7 +239,7 @@ class HotRows:
     def take(self) -> list[ScanRows]:
         """The next ones for a worker; none when all are taken."""
         with self._lock:
-            left = min(max(self._rows // (2 * self._workers), _LEAST_TAKEN), _MOST_TAKEN)
+            left = min(max(2 * self._rows // (3 * self._workers), _LEAST_TAKEN), _MOST_TAKEN)
             taken: list[ScanRows] = []
             while left > 0 and self._waiting:
                 rows = self._waiting.popleft()

@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 import torch
 
-from pystachio.operators.aggregate import PartialAggregate
+from pystachio.operators.aggregate_partial import PartialAggregate
 from pystachio.operators.aggregate_plan import AggregatePlan, partial_schema
 from pystachio.operators.aggregate_states import State, StateKind
 from pystachio.operators.batch import Batch, Schema

@@ -10,7 +10,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import cast
 
-from pystachio.operators.aggregate import PartialAggregate, aggregate
+from pystachio.operators.aggregate import aggregate
+from pystachio.operators.aggregate_partial import PartialAggregate
 from pystachio.operators.batch import Field, Schema
 from pystachio.operators.expressions import (
     AggregateCall,

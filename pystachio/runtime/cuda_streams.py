@@ -6,19 +6,23 @@ that others made. Plans that are interactive when they start share a stream of h
 one: the device takes the urgent kernels' blocks first, whatever batch plans have queued. Tensors that outlive a plan
 are kept for each stream separately (`device_place`). A class that changes later orders launches, which are short and
 come by the plans' rank; the stream stays. Batches are large enough that kernels gain little from running beside each
-other. Copies to the device have a stream of their own and overlap with kernels.
+other. Copies to the device have a stream of their own and overlap with kernels, and with the filling of the next pinned
+buffer (`pinned_staging`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Generic, ParamSpec, TypeVar
 
 import torch
 
+from pystachio.errors import ResourceExhausted
 from pystachio.io_scheduler.core.request import PriorityClass
 from pystachio.runtime.metrics import OperatorMetrics, job_metrics
+from pystachio.runtime.pinned_staging import BUFFER_BYTES, StagingBuffers, copy_staged
 from pystachio.runtime.plan_entry import PlanEntry
 from pystachio.runtime.streams import Stream, measured, run_job
 from pystachio.runtime.worker_pool import WorkerPool
@@ -38,6 +42,7 @@ class CudaStreams:
         self._device = device
         self._launchers = launchers
         self._event_waiters = WorkerPool(threads, name="pystachio-cuda-event")
+        self._staging = StagingBuffers(count=2 * max(1, threads), nbytes=BUFFER_BYTES, allocate=_pinned_bytes)
         self._uploads: torch.cuda.Stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
         self._urgent: torch.cuda.Stream = torch.cuda.Stream(device, priority=_HIGH_PRIORITY)  # type: ignore[no-untyped-call]
 
@@ -45,10 +50,25 @@ class CudaStreams:
         """All of a plan's operators are opened at its start, before its class can change."""
         is_urgent = plan.priority == PriorityClass.INTERACTIVE
         kernels = self._urgent if is_urgent else torch.cuda.default_stream(self._device)
-        return CudaStream(self._device, self._launchers, self._event_waiters, kernels, self._uploads, plan, metrics)
+        uploads = Uploads(self._uploads, self._staging)
+        return CudaStream(self._device, self._launchers, self._event_waiters, kernels, uploads, plan, metrics)
 
     async def close(self) -> None:
         await self._event_waiters.close()
+
+
+@dataclass(frozen=True, slots=True)
+class Uploads:
+    """The stream of the copies to a device, and the pinned memory that they read."""
+
+    stream: torch.cuda.Stream
+    buffers: StagingBuffers
+
+    def record(self) -> torch.cuda.Event:
+        """An event behind the copies so far. Whoever must wait for it on the host sleeps."""
+        event = torch.cuda.Event(blocking=True)  # type: ignore[no-untyped-call]
+        event.record(self.stream)
+        return event
 
 
 class CudaStream:
@@ -65,7 +85,7 @@ class CudaStream:
         launchers: WorkerPool,
         event_waiters: WorkerPool,
         kernels: torch.cuda.Stream,
-        uploads: torch.cuda.Stream,
+        uploads: Uploads,
         plan: PlanEntry,
         metrics: OperatorMetrics,
     ) -> None:
@@ -88,12 +108,12 @@ class CudaStream:
                 self._metrics.device_ended(str(self.device), launch.launched_at)
 
     def upload(self, tensors: Sequence[torch.Tensor]) -> tuple[list[torch.Tensor], torch.cuda.Event]:
-        """Through pinned memory. torch keeps a pinned source until its copy is over, however early it is dropped."""
-        kernels = torch.cuda.current_stream(self.device)
-        with torch.cuda.stream(self._uploads):
-            copies = [_pinned(tensor).to(self.device, non_blocking=True) for tensor in tensors]
-            ready = torch.cuda.Event()  # type: ignore[no-untyped-call]
-            ready.record(self._uploads)
+        """Through pinned memory, which is filled by this thread. On the device the kernels that come wait for the
+        copies; those that are under way run beside them."""
+        kernels, uploads = torch.cuda.current_stream(self.device), self._uploads
+        with torch.cuda.stream(uploads.stream):
+            copies = copy_staged(tensors, self.device, uploads.buffers, uploads.record)
+            ready = uploads.record()
         kernels.wait_event(ready)
         for copy in copies:
             # Allocated for the stream of the copies: freed, it must not be written again before the kernels are done.
@@ -101,8 +121,14 @@ class CudaStream:
         return copies, ready
 
 
-def _pinned(tensor: torch.Tensor) -> torch.Tensor:
-    return tensor.pin_memory() if tensor.numel() else tensor
+def _pinned_bytes(nbytes: int) -> torch.Tensor:
+    """uint8 [nbytes]. Raises ResourceExhausted where the system pins no more."""
+    try:
+        return torch.empty(nbytes, dtype=torch.uint8, pin_memory=True)
+    except RuntimeError as error:
+        raise ResourceExhausted(
+            "the system has no pinned memory for copies to the device", setting="threads", needed=nbytes
+        ) from error
 
 
 class _Launch(Generic[R]):

@@ -13,6 +13,7 @@ import pytest
 import torch
 
 import pystachio
+from pystachio.operators import scan_rows
 from pystachio.operators.scan_rows import HotRows, Piece, RowReader, ScanRows, jobs_for
 
 ROWS = 300_000
@@ -48,8 +49,8 @@ def test_every_row_is_taken_once_and_in_order(lengths: list[int], workers: int) 
         else:
             joined.append([number, start, stop])
     assert joined == [[number, 7, 7 + length] for number, length in enumerate(lengths)]
-    assert max(sizes, default=0) <= (1 << 20) + (1 << 15)
-    assert all(later <= earlier + (1 << 15) for earlier, later in pairwise(sizes))
+    assert max(sizes, default=0) <= scan_rows._MOST_TAKEN + scan_rows._LEAST_TAKEN
+    assert all(later <= earlier + scan_rows._LEAST_TAKEN for earlier, later in pairwise(sizes))
 
 
 def test_several_threads_take_every_row_once() -> None:
@@ -68,7 +69,8 @@ def test_several_threads_take_every_row_once() -> None:
 
 
 def test_few_rows_are_worth_one_job() -> None:
-    assert [jobs_for(rows) for rows in (0, 1, 1 << 15, (1 << 15) + 1, 1 << 17)] == [1, 1, 1, 2, 4]
+    least = scan_rows._LEAST_TAKEN
+    assert [jobs_for(rows) for rows in (0, 1, least, least + 1, 4 * least)] == [1, 1, 1, 2, 4]
 
 
 @pytest.fixture(scope="module")

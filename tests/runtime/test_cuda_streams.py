@@ -10,6 +10,8 @@ from contextlib import contextmanager
 import pytest
 import torch
 
+from pystachio.errors import ResourceExhausted
+from pystachio.runtime import cuda_streams
 from pystachio.runtime.clock import SystemClock
 from pystachio.runtime.cuda_streams import CudaStreams
 from pystachio.runtime.metrics import OperatorMetrics
@@ -147,3 +149,10 @@ async def test_the_launch_and_the_devices_work_are_traced(device: FakeDevice, st
     assert (launch.on_device, work.on_device, work.thread) == (False, True, "cuda:0")
     assert launch.submitted is not None
     assert launch.submitted <= launch.started <= work.started <= launch.ended <= work.ended
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="a GPU's machine pins memory")
+def test_without_memory_to_pin_the_error_is_typed() -> None:
+    with pytest.raises(ResourceExhausted, match="pinned memory") as raised:
+        cuda_streams._pinned_bytes(64)
+    assert (raised.value.setting, raised.value.needed) == ("threads", 64)

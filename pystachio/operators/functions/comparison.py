@@ -27,6 +27,7 @@ from pystachio.operators.kernels import compare as kernels
 from pystachio.operators.kernels import primitives
 from pystachio.operators.kernels.selection import device_of, plain
 from pystachio.operators.kernels.strings import arrow_view, of_codes, translate
+from pystachio.operators.placement import on_device
 
 _ARROW: Final[dict[str, Callable[..., pa.Array]]] = {
     "equal": pc.equal,
@@ -101,7 +102,7 @@ def _compare_text(function: str, left: Operand, right: Operand) -> torch.Tensor:
     result = column_from_arrow(_ARROW[function](text_array(left), text_array(right)))
     assert isinstance(result, FixedColumn)
     assert not isinstance(left, Literal)
-    return result.values.to(device_of(left))
+    return on_device(result.values, device_of(left))
 
 
 def text_array(operand: Operand) -> pa.Array | pa.Scalar:

@@ -21,6 +21,7 @@ from pystachio.operators.functions.units import step_of, ticks
 from pystachio.operators.kernels import dates as kernels
 from pystachio.operators.kernels.bounds import bounds_of
 from pystachio.operators.kernels.selection import plain
+from pystachio.operators.placement import on_device
 from pystachio.runtime.devices import device_place
 
 _DAY_UNITS: Final = frozenset({"day", "week", "month", "quarter", "year", "decade", "century", "millennium"})
@@ -103,7 +104,7 @@ def _of_days(name: str, days: torch.Tensor, valid: torch.Tensor | None) -> Fixed
 def _table(name: str, low: int, high: int, device: torch.device, place: object) -> tuple[torch.Tensor, Bounds]:
     values = _OF_DAYS[name](torch.arange(low, high + 1))
     bounds = (int(values.min()), int(values.max()))
-    return values.to(narrowest_dtype(bounds)).to(device), bounds
+    return on_device(values.to(narrowest_dtype(bounds)), device), bounds
 
 
 def _date_part(invocation: Invocation) -> Operand:

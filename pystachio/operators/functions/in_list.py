@@ -20,6 +20,7 @@ from pystachio.operators.functions.units import ratio
 from pystachio.operators.kernels.bounds import cheap_bounds
 from pystachio.operators.kernels.membership import is_member
 from pystachio.operators.kernels.selection import device_of, plain
+from pystachio.operators.placement import on_device
 
 
 def in_list(operand: Operand, options: Sequence[Operand]) -> Operand:
@@ -56,7 +57,7 @@ def _among(operand: Operand, constants: list[Literal]) -> Mask:
         large = pa.large_string() if pa.types.is_string(operand.type) else pa.large_binary()
         found = column_from_arrow(pc.is_in(text_array(operand), pa.array([c.value for c in constants], large)))
         assert isinstance(found, FixedColumn)
-        return found.values.to(device_of(operand))
+        return on_device(found.values, device_of(operand))
     values = plain(operand)
     steps = {constant.type: ratio(operand.type, constant.type) for constant in constants}
     if not isinstance(values, FixedColumn) or values.values.dtype not in INTEGER_DTYPES or None in steps.values():

@@ -21,7 +21,7 @@ from pystachio.operators.functions.function import Invocation, Kernel, Operand
 from pystachio.operators.functions.operands import column
 from pystachio.operators.kernels.selection import all_null, plain, take_or_null
 from pystachio.operators.kernels.strings import arrow_view, to_codes
-from pystachio.operators.placement import column_on, on_host
+from pystachio.operators.placement import column_on, on_device, on_host
 
 TextFunction = Callable[..., pa.Array]
 """From an Arrow array (large_string) and plain Python values to an Arrow array of equal length."""
@@ -100,7 +100,7 @@ def _by_parameters(
     where = np.full(invocation.rows, -1, np.int64)
     where[rows[order]] = np.arange(len(rows))
     together = from_array(pa.concat_arrays(results), invocation)
-    return take_or_null(together, torch.from_numpy(where).to(invocation.device))
+    return take_or_null(together, on_device(torch.from_numpy(where), invocation.device))
 
 
 def _plain_fixed(operand: Column) -> BytesColumn | FixedColumn:

@@ -9,6 +9,7 @@ import torch
 
 from pystachio.operators.functions.exact import limits_of
 from pystachio.operators.functions.operands import fits, narrowest_dtype
+from pystachio.operators.fusion.division import quotient
 from pystachio.operators.fusion.trace import Form, NotTraceable, Symbol, Trace
 from pystachio.operators.kernels.arithmetic import INT64, range_of
 from pystachio.operators.kernels.instructions import Operation, Register
@@ -55,6 +56,8 @@ def arithmetic(trace: Trace, function: str, left: Symbol, right: Symbol, type_: 
         return Symbol(
             type_, Form.FLOAT, torch.float64, trace.assembler.compute(FLOAT_ARITHMETIC[function], *operands), valid
         )
+    if function == "divide" and pa.types.is_integer(type_):
+        return quotient(trace, left, right, type_)
     if function == "divide" or left.form is not Form.INTEGER or right.form is not Form.INTEGER:
         raise NotTraceable(f"{function} of {left.type} and {right.type}")
     if not all(_is_exact(part) for part in (left.type, right.type, type_)):

@@ -29,6 +29,7 @@ from pystachio.operators.expressions import (
 from pystachio.operators.functions.operands import fits, narrowest_dtype
 from pystachio.operators.functions.units import ratio
 from pystachio.operators.fusion.arithmetic import FLOAT_ARITHMETIC, arithmetic, bits, cast, float_register
+from pystachio.operators.fusion.division import part_of_day, remainder, truncated
 from pystachio.operators.fusion.trace import Form, Input, Lookup, NotTraceable, Symbol, Trace
 from pystachio.operators.kernels.arithmetic import INT64
 from pystachio.operators.kernels.compare import MIRRORED
@@ -109,6 +110,12 @@ def _computed(trace: Trace, expression: Expression, fields: Fields) -> Symbol:
     match expression:
         case Call(function=function, arguments=(left, right), type=type_) if function in FLOAT_ARITHMETIC:
             return arithmetic(trace, function, value(trace, left, fields), value(trace, right, fields), type_)
+        case Call(function="modulus", arguments=(left, right), type=type_):
+            return remainder(trace, value(trace, left, fields), value(trace, right, fields), type_)
+        case Call(function="date_trunc", arguments=(unit, operand), type=type_):
+            return truncated(trace, unit, value(trace, operand, fields), type_)
+        case Call(function="date_part", arguments=(unit, operand), type=type_):
+            return part_of_day(trace, unit, value(trace, operand, fields), type_)
         case Cast(operand=operand, type=type_, null_on_failure=False):
             return cast(trace, value(trace, operand, fields), type_)
         case IfThen(clauses=clauses, otherwise=otherwise, type=type_):

@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+from typing import Final
+
+import torch
+
 from pystachio.operators.column import Bounds
 from pystachio.operators.fusion.expressions import in_range, is_member
-from pystachio.operators.fusion.trace import Form, Symbol, Trace
-from pystachio.operators.kernels.instructions import Operation, Register
+from pystachio.operators.fusion.trace import Form, Input, Symbol, Trace
+from pystachio.operators.kernels.instructions import Operation, Register, kind_of
 from pystachio.operators.kernels.key_sets import BitSet, BloomFilter, KeySet
 from pystachio.operators.runtime_filter import RuntimeFilter, members_of
+
+_NARROW: Final = (torch.int8, torch.int16, torch.int32)
+_LOW: Final = -(2**31)
+_HIGH: Final = 2**31 - 1
 
 
 def passing(trace: Trace, runtime_filter: RuntimeFilter, symbol: Symbol) -> Register | bool:
@@ -32,6 +40,9 @@ def _among(trace: Trace, symbol: Symbol, bounds: Bounds, keys: KeySet | None) ->
             return in_range(trace, symbol, *bounds)
         case BitSet(low=low, span=span, bits=bits):
             number = trace.assembler.table(bits)
+            if isinstance(symbol.values, Input) and symbol.dtype in _NARROW and low >= _LOW and low + span <= _HIGH:
+                column, kind = trace.input(symbol.values), kind_of(symbol.dtype)
+                return compute(Operation.INPUT_BIT, column, number, x=low, y=span, kind=kind, is_mask=True)
             return compute(Operation.BIT, trace.values(symbol), number, x=low, y=span, is_mask=True)
         case BloomFilter(words=words, shift=shift):
             number = trace.assembler.table(words)

@@ -87,7 +87,7 @@ class Flow:
         if self.fused:
             batch = measured(batch)
             segment = self._segment(stage, batch.columns, batch.length, None)
-        if segment is not None:
+        if segment is not None and segment.fits(batch.columns, batch.length):
             for run in segment.run([SegmentRows(batch.columns, 0, batch.length, None)]):
                 self._count(run, stage, segment.stages, 0, run.rows)
                 yield from self._onward(run, stage + segment.stages)
@@ -103,11 +103,16 @@ class Flow:
         together: list[SegmentRows] = []
         segment: Segment | None = None
         for each in rows:
-            own, columns = None, each.by_position
+            own: Segment | None = None
+            columns: Sequence[Column | None] = each.by_position
             if self.fused:
                 # Decoders know the ranges of what they make; nobody else needs to.
                 columns = tuple(None if column is None else with_measured_bounds(column) for column in columns)
                 own = self._segment(0, columns, length, each)
+                if own is not None and not own.takes_many:
+                    columns = own.narrowed(columns, each.piece.start, each.piece.stop)
+                if own is not None and not own.fits(columns, length if own.takes_many else each.length):
+                    own = None
             if segment is not None and (own is not segment or not segment.takes_many):
                 yield from self._run(segment, together, each, producer)
                 together = []
@@ -164,8 +169,7 @@ class Flow:
                 return None
             with self._lock:
                 found = self._find(key, columns) or self._write(key, stage, columns, length, scanned)
-        segment = found.segment if all(map(_is_addressable, columns)) else None
-        return None if segment is None or not segment.fits(columns, length) else segment
+        return found.segment if all(map(_is_addressable, columns)) else None
 
     def _find(self, key: tuple[object, ...], columns: Sequence[Column | None]) -> _Written | None:
         return next((written for written in self._written.get(key, ()) if written.covers(columns)), None)
@@ -193,7 +197,8 @@ class Flow:
                     bounds = column.bounds
                 column = FixedColumn(column.type, column.values, column.validity, bounds)
             wide.append(column)
-        segment = write_segment([transform for transform, _ in self.chain[stage:]], wide, length, scanned)
+        chain = [transform for transform, _ in self.chain[stage:]]
+        segment = write_segment(chain, wide, columns, length, scanned)
         ranges = tuple(column.bounds if isinstance(column, FixedColumn) else None for column in wide)
         written = _Written(ranges, segment)
         earlier.append(written)

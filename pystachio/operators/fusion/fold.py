@@ -11,6 +11,7 @@ from pystachio.operators.aggregate_partial import PartialFold
 from pystachio.operators.aggregate_states import State, StateKind
 from pystachio.operators.column import Bounds
 from pystachio.operators.fusion.arithmetic import as_float
+from pystachio.operators.fusion.division import divided
 from pystachio.operators.fusion.groups import (
     FEWEST_SLOTS,
     LARGEST_SUM,
@@ -99,7 +100,7 @@ def _span(symbol: Symbol) -> int:
     if symbol.form is Form.BOOLEAN:
         return 2 + (symbol.valid is not None)
     assert symbol.bounds is not None
-    return symbol.bounds[1] - symbol.bounds[0] + 1 + (symbol.valid is not None)
+    return (symbol.bounds[1] - symbol.bounds[0]) // symbol.step + 1 + (symbol.valid is not None)
 
 
 def _key(trace: Trace, symbol: Symbol, *, is_shared: bool) -> tuple[GroupKey, Register]:
@@ -113,11 +114,11 @@ def _key(trace: Trace, symbol: Symbol, *, is_shared: bool) -> tuple[GroupKey, Re
     else:
         assert symbol.bounds is not None
         low = symbol.bounds[0]
-        digits = trace.values(symbol)
+        digits = divided(trace, trace.values(symbol), symbol.step, symbol.bounds)
         if low or not is_shared:
-            digits = compute(Operation.SCALE, digits, x=1, y=-low, is_shared=is_shared)
+            digits = compute(Operation.SCALE, digits, x=1, y=-(low // symbol.step), is_shared=is_shared)
         bounds = None if symbol.form is Form.CODES else symbol.bounds
-        key = GroupKey(symbol.type, symbol.dtype, low, _span(symbol), nullable, bounds, symbol.dictionary)
+        key = GroupKey(symbol.type, symbol.dtype, low, _span(symbol), nullable, bounds, symbol.dictionary, symbol.step)
     if valid is not None:
         digits = compute(Operation.CHOOSE, valid, digits, trace.constant(key.span - 1))
     return key, digits

@@ -25,7 +25,7 @@ LARGEST_SUM: Final = 2**62
 
 @dataclass(frozen=True, slots=True)
 class GroupKey:
-    """A digit of the slot: value - `low`, or a code; the last of `span` is NULL's where `nullable`."""
+    """A digit of the slot: (value - `low`) / `step`, or a code; the last of `span` is NULL's where `nullable`."""
 
     type: pa.DataType
     dtype: torch.dtype
@@ -34,6 +34,7 @@ class GroupKey:
     nullable: bool
     bounds: Bounds | None
     dictionary: Dictionary | None
+    step: int = 1
 
     def column(self, digits: torch.Tensor, low: int) -> Column:
         """The keys of groups, whose digits count from `low`."""
@@ -44,7 +45,7 @@ class GroupKey:
             validity = None if bool(validity.all()) else validity
         if self.dictionary is not None:
             return DictionaryColumn(self.type, digits.to(self.dtype), self.dictionary, validity)
-        return FixedColumn(self.type, (digits + low).to(self.dtype), validity, self.bounds)
+        return FixedColumn(self.type, (digits * self.step + low).to(self.dtype), validity, self.bounds)
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,6 +13,7 @@ from pystachio.operators.batch import Batch
 from pystachio.operators.column import BytesColumn, Column, DictionaryColumn, FixedColumn, ViewColumn, WideDecimalColumn
 from pystachio.operators.fusion.groups import FoldedGroups
 from pystachio.operators.fusion.trace import Form, Input, Part, Symbol
+from pystachio.operators.kernels.bounds import measured_bounds
 from pystachio.operators.kernels.program import InputRows, Program
 from pystachio.operators.kernels.selection import concat, slice_column, take_late, with_validity
 from pystachio.operators.scan_rows import FilterUse
@@ -65,6 +66,18 @@ class Segment:
     def fits(self, columns: Sequence[Column | None], rows: int) -> bool:
         """Whether these rows can be folded, if they are."""
         return self.folded is None or self.folded.fits(columns, rows)
+
+    def narrowed(self, columns: Sequence[Column | None], start: int, stop: int) -> Sequence[Column | None]:
+        """The columns, with the range that counts for rows [start, stop) where only one of rows given at once does."""
+        assert self.folded is not None
+        assert self.folded.rebased is not None
+        position = self.folded.rebased.position
+        column = columns[position]
+        if not isinstance(column, FixedColumn) or stop - start == len(column):
+            return columns
+        bounds = measured_bounds(slice_column(column, start, stop))
+        narrow = FixedColumn(column.type, column.values, column.validity, bounds)
+        return (*columns[:position], narrow, *columns[position + 1 :])
 
     @property
     def takes_many(self) -> bool:

@@ -81,6 +81,8 @@ class Symbol:
     bounds: Bounds | None = None
     dictionary: Dictionary | None = None
     column: Column | None = None
+    step: int = 1
+    """All valid values of an INTEGER are multiples of it."""
 
 
 @dataclass(slots=True, eq=False)

@@ -29,11 +29,16 @@ Fields = list[Symbol | None]
 
 
 def write_segment(
-    chain: Sequence[Transform], columns: Sequence[Column | None], rows: int, scanned: ScanRows | None
+    chain: Sequence[Transform],
+    columns: Sequence[Column | None],
+    first: Sequence[Column | None],
+    rows: int,
+    scanned: ScanRows | None,
 ) -> Segment | None:
     """As much of the chain as a program can do; None when that is nothing, or nothing that pays.
 
-    `columns` are those of a batch, or of `scanned` by position.
+    `columns` are those of a batch, or of `scanned` by position, with ranges in which all to come are expected; `first`
+    are the same with their own.
     """
     trace = Trace(rows)
     fields = input_symbols(columns)
@@ -58,6 +63,8 @@ def write_segment(
         saved = trace.saved()
         try:
             made = _write_stage(trace, transform, fields)
+            if isinstance(made, FoldedGroups) and not made.fits(first, rows if scanned is None else scanned.whole):
+                raise NotTraceable("groups that are too far apart")
         except NotTraceable:
             trace.restore(saved)
             break

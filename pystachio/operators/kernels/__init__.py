@@ -1,7 +1,8 @@
 """Kernels: pure functions from tensors to tensors, and the one place where a kernel is chosen per device.
 
 `primitives(device)` gives the handful of inner loops that differ between devices: numpy's ufuncs are several times
-faster than torch's on a CPU, torch's run anywhere. Everything else in this package is written once on top of them.
+faster than torch's on a CPU, Triton's kernels are made for CUDA devices, and torch's run anywhere. Everything else in
+this package is written once on top of them.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from typing import Protocol
 import torch
 
 from pystachio.operators.column import Bounds
-from pystachio.operators.kernels import host, portable
+from pystachio.operators.kernels import cuda, host, portable
 from pystachio.operators.kernels.numbering import Numbering
 
 Scalar = bool | int | float
@@ -29,6 +30,8 @@ class Primitives(Protocol):
 
     def indices_of_true(self, mask: torch.Tensor) -> torch.Tensor: ...
 
+    def compact(self, mask: torch.Tensor, columns: Sequence[torch.Tensor]) -> tuple[torch.Tensor, ...]: ...
+
     def minimum_and_maximum(self, values: torch.Tensor) -> Bounds: ...
 
     def all_true(self, mask: torch.Tensor) -> bool: ...
@@ -37,7 +40,13 @@ class Primitives(Protocol):
 
     def offsets_within(self, values: torch.Tensor, low: int, span: int) -> torch.Tensor: ...
 
-    def group_sums(self, values: torch.Tensor, codes: torch.Tensor, slots: int) -> torch.Tensor: ...
+    def lookup_within(
+        self, table: torch.Tensor, values: torch.Tensor, low: int, kept: torch.Tensor | None = None
+    ) -> torch.Tensor: ...
+
+    def group_sums(
+        self, values: torch.Tensor, codes: torch.Tensor, slots: int, kept: torch.Tensor | None = None
+    ) -> torch.Tensor: ...
 
     def group_rows(self, codes: torch.Tensor, slots: int) -> tuple[torch.Tensor, torch.Tensor]: ...
 
@@ -62,4 +71,10 @@ class Primitives(Protocol):
 
 def primitives(device: torch.device) -> Primitives:
     """The inner loops for tensors on `device`."""
-    return host if device.type == "cpu" else portable
+    match device.type:
+        case "cpu":
+            return host
+        case "cuda":
+            return cuda
+        case _:
+            return portable

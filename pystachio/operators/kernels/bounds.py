@@ -66,7 +66,18 @@ def _measure(values: torch.Tensor, validity: torch.Tensor | None) -> Bounds:
         if kept.size:
             filled = np.where(validity.numpy(), values.numpy(), values.numpy()[kept[0]])
             return int(filled.min()), int(filled.max())
+    else:
+        return _measure_valid(values, validity)
     selected = values[validity]
     if selected.shape[0] == 0:
         return 0, 0
     return primitives(values.device).minimum_and_maximum(selected)
+
+
+def _measure_valid(values: torch.Tensor, validity: torch.Tensor) -> Bounds:
+    """On a device, with one wait: what lies under NULLs is taken for the worst value on either side."""
+    limits = torch.iinfo(values.dtype)
+    smallest = torch.where(validity, values, limits.max).amin()
+    largest = torch.where(validity, values, limits.min).amax()
+    low, high = torch.stack((smallest, largest)).tolist()
+    return (low, high) if low <= high else (0, 0)

@@ -8,6 +8,7 @@ from typing import Final
 import torch
 
 from pystachio.operators.kernels import primitives
+from pystachio.operators.kernels.key_parts import RangedKeys
 
 SPARSE_SLOTS: Final = 1 << 24
 """Up to this many slots (64 MB of row numbers) a table pays however few of them are used."""
@@ -38,6 +39,10 @@ class DirectTable:
     def lookup(self, codes: torch.Tensor) -> torch.Tensor:
         """The value of each code (int32 or int64 [rows], in [0, span])."""
         return self.values.index_select(0, codes)
+
+    def lookup_range(self, keys: RangedKeys) -> torch.Tensor:
+        """The value of each key, whose code is what it is above `keys.low`: the codes are never written to memory."""
+        return primitives(keys.values.device).lookup_within(self.values, keys.values, keys.low, keys.kept)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

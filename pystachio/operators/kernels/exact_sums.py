@@ -29,9 +29,9 @@ def exact_sums(column: Column, type_: pa.DataType, grouping: Grouping) -> Column
     column = plain(column)
     validity = grouping.any_of(column.validity)
     if isinstance(column, FixedColumn):
-        values = _zero_where_null(column.values, column.validity)
         if _fits_int64(column):
-            return FixedColumn(type_, grouping.sums(values), validity)
+            return FixedColumn(type_, grouping.sums(column.values, column.validity), validity)
+        values = _zero_where_null(column.values, column.validity)
         return narrowed(_sum_of_int64(values.to(torch.int64), grouping), type_, validity)
     assert isinstance(column, WideDecimalColumn)
     high = _zero_where_null(column.high, column.validity)

@@ -65,10 +65,13 @@ class Grouping:
             self.representatives, torch.arange(self.rows, device=self.device).to(self.representatives.dtype)
         )
 
-    def sums(self, values: torch.Tensor) -> torch.Tensor:
-        """[groups] of `values` [rows]: float64, or int64 for integers of any width."""
+    def sums(self, values: torch.Tensor, kept: torch.Tensor | None = None) -> torch.Tensor:
+        """[groups] of `values` [rows] in the rows that are `kept` (None: all): float64, or int64 for integers of any
+        width."""
         if not values.dtype.is_floating_point and self.codes is not None:
-            return self._groups_of(primitives(self.device).group_sums(values, self.codes, self.slots))
+            return self._groups_of(primitives(self.device).group_sums(values, self.codes, self.slots, kept))
+        if kept is not None:
+            values = torch.where(kept, values, 0)
         if self.ids is None:
             return values.sum().reshape(1)
         total = torch.zeros(self.slots, dtype=values.dtype, device=self.device)

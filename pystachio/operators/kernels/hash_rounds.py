@@ -16,8 +16,8 @@ import torch
 from pystachio.operators.kernels.numbering import capacity_for, row_dtype, row_numbers
 
 # Odd multipliers of the murmur3 finaliser (Appleby), as signed 64-bit integers.
-_FIRST_MULTIPLIER: Final = 0xFF51AFD7ED558CCD - (1 << 64)
-_SECOND_MULTIPLIER: Final = 0xC4CEB9FE1A85EC53 - (1 << 64)
+FIRST_MULTIPLIER: Final = 0xFF51AFD7ED558CCD - (1 << 64)
+SECOND_MULTIPLIER: Final = 0xC4CEB9FE1A85EC53 - (1 << 64)
 
 _FEW: Final = 512
 _RUN: Final = 16
@@ -71,9 +71,9 @@ class RoundsTable:
 def first_slots(keys: torch.Tensor, capacity: int) -> torch.Tensor:
     """The home slot (int64) of each int64 key in a table of `capacity` slots, a power of two."""
     mixed = keys ^ (keys >> 33)
-    mixed *= _FIRST_MULTIPLIER
+    mixed *= FIRST_MULTIPLIER
     mixed ^= mixed >> 32
-    mixed *= _SECOND_MULTIPLIER
+    mixed *= SECOND_MULTIPLIER
     mixed >>= 64 - (capacity.bit_length() - 1)
     mixed &= capacity - 1
     return mixed

@@ -63,6 +63,14 @@ def indices_of_true(mask: torch.Tensor) -> torch.Tensor:
     return torch.from_numpy(np.flatnonzero(mask.numpy()))
 
 
+def compact(mask: torch.Tensor, columns: Sequence[torch.Tensor]) -> tuple[torch.Tensor, ...]:
+    """The rows of each column (of any dtype, [rows]) where `mask` (bool [rows]) is true, in order."""
+    rows = indices_of_true(mask)
+    if rows.shape[0] == mask.shape[0]:
+        return tuple(columns)
+    return tuple(column.index_select(0, rows) for column in columns)
+
+
 def minimum_and_maximum(values: torch.Tensor) -> Bounds:
     """Of a non-empty integer tensor."""
     view = values.numpy()
@@ -86,8 +94,21 @@ def offsets_within(values: torch.Tensor, low: int, span: int) -> torch.Tensor:
     return torch.from_numpy(distance.view(view.dtype))
 
 
-def group_sums(values: torch.Tensor, codes: torch.Tensor, slots: int) -> torch.Tensor:
-    """int64 [slots]: the sums, wrapping, of the integer `values` by their integer `codes` in [0, slots)."""
+def lookup_within(
+    table: torch.Tensor, values: torch.Tensor, low: int, kept: torch.Tensor | None = None
+) -> torch.Tensor:
+    """`table[value - low]` where that is before the last entry of `table` ([span + 1], span > 0) and the row is `kept`
+    (None: all), else that entry. `values` are integers of any width; `low` and `low + span - 1` fit int64."""
+    span = table.shape[0] - 1
+    places = offsets_within(values.to(torch.int64), low, span)
+    return table.index_select(0, places if kept is None else torch.where(kept, places, span))
+
+
+def group_sums(values: torch.Tensor, codes: torch.Tensor, slots: int, kept: torch.Tensor | None = None) -> torch.Tensor:
+    """int64 [slots]: the sums, wrapping, of the integer `values` by their integer `codes` in [0, slots), of the rows
+    that are `kept` (None: all)."""
+    if kept is not None:
+        values = torch.where(kept, values, 0)
     library = native.library()
     if library is None:
         return portable.group_sums(values, codes, slots)

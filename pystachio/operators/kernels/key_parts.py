@@ -46,6 +46,16 @@ class Digits:
     exact: bool = False
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class RangedKeys:
+    """Keys that are numbers: `values` (integers of any width [rows]) from `low` on, of the rows that are `kept` (None:
+    all); the others equal nothing."""
+
+    values: torch.Tensor
+    low: int
+    kept: torch.Tensor | None
+
+
 @dataclass(frozen=True, slots=True)
 class RangePart:
     """Integer-like values minus `low`; with `null_digit` the last digit of `span` stands for NULL."""
@@ -68,6 +78,16 @@ class RangePart:
             return Digits(digits, self.span, exact=inside)
         digits = torch.where(validity, digits, held if self.null_digit else self.span)
         return Digits(digits, self.span, exact=inside and self.null_digit)
+
+    def as_range(self, column: Column) -> RangedKeys | None:
+        """What `encode` starts from; None where NULL is a value of its own."""
+        if self.null_digit:
+            return None
+        values, fits, validity = _integers(column)
+        if values.dtype == torch.bool:
+            values = values.view(torch.int8)
+        kept = validity if fits is None else fits if validity is None else fits & validity
+        return RangedKeys(values, self.low, kept)
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,6 +20,9 @@ _FEWEST_BYTES: Final = 1 << 20
 _BYTES_PER_KEY: Final = 32
 """A set of bits may take so much, whatever the number of keys, and so much for each."""
 
+_WORD_BYTES: Final = 8
+"""Sets of bits are whole words, which programs read."""
+
 _BLOOM_BITS_PER_KEY: Final = 16
 _MOST_BLOOM_KEYS: Final = 1 << 24
 
@@ -115,7 +118,7 @@ def _bits(keys: np.ndarray, low: int, span: int, library: ctypes.CDLL | None) ->
         flags = np.zeros(span, dtype=np.bool_)
         flags[np.subtract(keys, low, dtype=np.int64)] = True
         return None if flags.all() else BitSet(low, span, torch.from_numpy(np.packbits(flags, bitorder="little")))
-    bits = torch.zeros(-(-span // 8), dtype=torch.uint8)
+    bits = torch.zeros(_WORD_BYTES * -(-span // (8 * _WORD_BYTES)), dtype=torch.uint8)
     wide = np.ascontiguousarray(keys, dtype=np.int64)
     distinct = library.pystachio_set_bits(wide.ctypes.data, len(wide), low, bits.data_ptr())
     return None if distinct == span else BitSet(low, span, bits)

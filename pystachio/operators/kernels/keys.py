@@ -17,6 +17,8 @@ from pystachio.operators.kernels.key_parts import (
     SPAN_LIMIT,
     Digits,
     KeyPart,
+    RangedKeys,
+    RangePart,
     parts_among_themselves,
     parts_of,
     prepared,
@@ -85,6 +87,13 @@ class KeyEncoding:
         if absent is None:
             return KeyCodes(code, self.span, exact=True)
         return KeyCodes(torch.where(absent, self.span, code.to(torch.int64)), self.span)
+
+    def as_range(self, columns: Sequence[Column]) -> RangedKeys | None:
+        """Rows of the same key columns, where one column of numbers is all there is to encode."""
+        if len(self.steps) != 1 or self.steps[0].digit_numbers is not None:
+            return None
+        part = self.steps[0].part
+        return part.as_range(columns[self.steps[0].column]) if isinstance(part, RangePart) else None
 
 
 def encode_build(columns: Sequence[Column], null_equal: Sequence[bool]) -> tuple[KeyEncoding, KeyCodes]:

@@ -7,6 +7,7 @@ import torch
 
 from pystachio.operators.column import Bounds
 from pystachio.operators.kernels import primitives
+from pystachio.operators.placement import on_device
 
 # Up to this many constants a comparison each is cheaper than a table.
 _FEW: int = 4
@@ -29,7 +30,7 @@ def is_member(values: torch.Tensor, constants: list[int], bounds: Bounds | None)
         table[torch.from_numpy(wanted - bounds[0])] = True
         # Values under NULLs may be outside the range.
         positions = (values.to(torch.int64) - bounds[0]).clamp(0, table.shape[0] - 1)
-        return table.to(values.device).index_select(0, positions)
+        return on_device(table, values.device).index_select(0, positions)
     if values.device.type == "cpu":
         return torch.from_numpy(np.isin(values.numpy(), wanted))
-    return torch.isin(values, torch.from_numpy(wanted).to(values.device))
+    return torch.isin(values, on_device(torch.from_numpy(wanted), values.device))

@@ -8,10 +8,9 @@ from typing import Final
 import torch
 
 from pystachio.operators.column import Bounds
-from pystachio.operators.kernels.hash_rounds import number_groups, number_keys
+from pystachio.operators.kernels.hash_rounds import number_groups
+from pystachio.operators.kernels.hash_rounds import number_keys as number_keys
 from pystachio.operators.kernels.numbering import row_dtype, row_numbers
-
-__all__ = ["number_keys"]
 
 Scalar = bool | int | float
 
@@ -55,6 +54,14 @@ def indices_of_true(mask: torch.Tensor) -> torch.Tensor:
     return torch.nonzero(mask).squeeze(1)
 
 
+def compact(mask: torch.Tensor, columns: Sequence[torch.Tensor]) -> tuple[torch.Tensor, ...]:
+    """The rows of each column (of any dtype, [rows]) where `mask` (bool [rows]) is true, in order."""
+    rows = indices_of_true(mask)
+    if rows.shape[0] == mask.shape[0]:
+        return tuple(columns)
+    return tuple(column.index_select(0, rows) for column in columns)
+
+
 def minimum_and_maximum(values: torch.Tensor) -> Bounds:
     """Of a non-empty integer tensor."""
     low, high = torch.stack(torch.aminmax(values)).tolist()
@@ -76,8 +83,23 @@ def offsets_within(values: torch.Tensor, low: int, span: int) -> torch.Tensor:
     return torch.where(inside, values - low, span)
 
 
-def group_sums(values: torch.Tensor, codes: torch.Tensor, slots: int) -> torch.Tensor:
-    """int64 [slots]: the sums, wrapping, of the integer `values` by their integer `codes` in [0, slots)."""
+def lookup_within(
+    table: torch.Tensor, values: torch.Tensor, low: int, kept: torch.Tensor | None = None
+) -> torch.Tensor:
+    """`table[value - low]` where that is before the last entry of `table` ([span + 1], span > 0) and the row is `kept`
+    (None: all), else that entry. `values` are integers of any width; `low` and `low + span - 1` fit int64."""
+    span, values = table.shape[0] - 1, values.to(torch.int64)
+    inside = (values >= low) & (values <= low + span - 1)
+    if kept is not None:
+        inside &= kept
+    return table.index_select(0, torch.where(inside, values - low, span))
+
+
+def group_sums(values: torch.Tensor, codes: torch.Tensor, slots: int, kept: torch.Tensor | None = None) -> torch.Tensor:
+    """int64 [slots]: the sums, wrapping, of the integer `values` by their integer `codes` in [0, slots), of the rows
+    that are `kept` (None: all)."""
+    if kept is not None:
+        values = torch.where(kept, values, 0)
     total = torch.zeros(slots, dtype=torch.int64, device=values.device)
     return total.scatter_add_(0, codes.to(torch.int64), values.to(torch.int64))
 
@@ -87,7 +109,13 @@ def group_rows(codes: torch.Tensor, slots: int) -> tuple[torch.Tensor, torch.Ten
     ids = codes.to(torch.int64)
     holders = torch.zeros(slots, dtype=torch.int64, device=codes.device)
     numbers = torch.arange(1, len(ids) + 1, device=codes.device)
-    return torch.bincount(ids, minlength=slots), holders.scatter_(0, ids, numbers)
+    return count_ids(ids, slots), holders.scatter_(0, ids, numbers)
+
+
+def count_ids(ids: torch.Tensor, slots: int) -> torch.Tensor:
+    """int64 [slots]: how often each of [0, slots) is in `ids` (int64). Unlike bincount it waits for no device."""
+    total = torch.zeros(slots, dtype=torch.int64, device=ids.device)
+    return total.scatter_add_(0, ids, torch.ones_like(ids))
 
 
 def group_extremes(values: torch.Tensor, codes: torch.Tensor, start: torch.Tensor, *, largest: bool) -> torch.Tensor:
@@ -124,7 +152,7 @@ def ranges(groups: torch.Tensor, count: int) -> tuple[torch.Tensor, torch.Tensor
     positions in that order (None: they stand so)."""
     rows = groups.shape[0]
     offsets = torch.zeros(count + 1, dtype=row_dtype(rows), device=groups.device)
-    offsets[1:] = torch.cumsum(torch.bincount(groups, minlength=count), 0)
+    offsets[1:] = torch.cumsum(count_ids(groups.to(torch.int64), count), 0)
     if bool((groups[1:] >= groups[:-1]).all()):
         return offsets, None
     return offsets, torch.sort(groups, stable=True).indices.to(offsets.dtype)
@@ -145,9 +173,7 @@ def pairs(
     total = int(ends[-1]) if ends.shape[0] else 0
     if total == 0:
         return
-    firsts = torch.arange(0, total, limit, device=ends.device)
-    edges = torch.stack((firsts, (firsts + limit).clamp_(max=total) - 1))
-    first_rows, last_rows = torch.searchsorted(ends, edges, right=True).tolist()
+    first_rows, last_rows = _rows_of_slices(ends, total, limit)
     for first, first_row, last_row in zip(range(0, total, limit), first_rows, last_rows, strict=True):
         last, of = min(first + limit, total), slice(first_row, last_row + 1)
         whole_begins = ends[of] - counts[of]
@@ -155,6 +181,18 @@ def pairs(
         lengths = ends[of].clamp(max=last) - begins
         rows = torch.arange(first_row, last_row + 1, dtype=row_dtype(last_row + 1), device=ends.device)
         shifts = starts[of] + (begins - whole_begins) - (begins - first)
-        positions = torch.arange(last - first, device=ends.device) + torch.repeat_interleave(shifts, lengths)
+        size = last - first  # known here, so that no device is asked for it
+        positions = torch.arange(size, device=ends.device)
+        positions += torch.repeat_interleave(shifts, lengths, output_size=size)
         found = positions if order is None else order.index_select(0, positions)
-        yield torch.repeat_interleave(rows, lengths), found
+        yield torch.repeat_interleave(rows, lengths, output_size=size), found
+
+
+def _rows_of_slices(ends: torch.Tensor, total: int, limit: int) -> tuple[list[int], list[int]]:
+    """The first and the last row of each `limit` of the `total` pairs; `ends` are the pairs up to each row."""
+    if total <= limit:
+        return [0], [ends.shape[0] - 1]
+    firsts = torch.arange(0, total, limit, device=ends.device)
+    edges = torch.stack((firsts, (firsts + limit).clamp_(max=total) - 1))
+    first_rows, last_rows = torch.searchsorted(ends, edges, right=True).tolist()
+    return first_rows, last_rows

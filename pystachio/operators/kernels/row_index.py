@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
 import torch
 
+from pystachio.operators.column import Column
 from pystachio.operators.kernels import direct, hash_table, primitives, ranks
 from pystachio.operators.kernels.direct import DirectTable
-from pystachio.operators.kernels.keys import KeyCodes
+from pystachio.operators.kernels.key_parts import RangedKeys
+from pystachio.operators.kernels.keys import KeyCodes, KeyEncoding
 from pystachio.operators.kernels.numbering import HashTable, Numbering, row_dtype
 from pystachio.operators.kernels.pairs import Matches
 from pystachio.operators.kernels.ranks import RankNumbering, RankTable
@@ -40,8 +43,7 @@ class Members:
 
     def contains(self, codes: KeyCodes) -> torch.Tensor:
         """bool [rows]: True where the key exists."""
-        found = _lookup(self.table, codes)
-        return found.view(torch.bool) if found.dtype == torch.uint8 else found != 0
+        return _as_flags(_lookup(self.table, codes))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -90,6 +92,25 @@ class RangeIndex:
 RowIndex = UniqueIndex | RangeIndex
 
 
+def find_rows(index: UniqueIndex, encoding: KeyEncoding, columns: Sequence[Column]) -> torch.Tensor:
+    """`index.find` of the columns' codes; on a device in one kernel where the keys are numbers."""
+    keys = _ranged_keys(index.table, encoding, columns)
+    if keys is None:
+        return index.find(encoding.encode(columns))
+    assert isinstance(index.table, DirectTable)
+    found = index.table.lookup_range(keys)
+    return found if index.rows is None else index.rows.index_select(0, found)
+
+
+def contained(members: Members, encoding: KeyEncoding, columns: Sequence[Column]) -> torch.Tensor:
+    """`members.contains` of the columns' codes; on a device in one kernel where the keys are numbers."""
+    keys = _ranged_keys(members.table, encoding, columns)
+    if keys is None:
+        return members.contains(encoding.encode(columns))
+    assert isinstance(members.table, DirectTable)
+    return _as_flags(members.table.lookup_range(keys))
+
+
 def is_addressable(span: int, rows: int, device: torch.device) -> bool:
     """Whether an index by codes below `span` is worth its memory for so many rows."""
     if not ranks.is_available(device, rows):
@@ -136,6 +157,17 @@ def index_rows(codes: KeyCodes, *, allow_direct: bool) -> RowIndex:
         return RangeIndex(None, torch.cat((offsets, offsets[-1:])), order)
     offsets, order = _ranges(numbering.numbers, count, kept)
     return RangeIndex(numbering.table(), _with_none(offsets), order)
+
+
+def _ranged_keys(table: DirectTable | HashTable, encoding: KeyEncoding, columns: Sequence[Column]) -> RangedKeys | None:
+    """None also on the CPU, where codes of 32 bits stay in the cache and cost less than the wide arithmetic."""
+    if not isinstance(table, DirectTable) or table.values.device.type == "cpu":
+        return None
+    return encoding.as_range(columns)
+
+
+def _as_flags(found: torch.Tensor) -> torch.Tensor:
+    return found.view(torch.bool) if found.dtype == torch.uint8 else found != 0
 
 
 def _with_none(values: torch.Tensor) -> torch.Tensor:

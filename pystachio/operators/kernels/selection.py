@@ -30,7 +30,7 @@ from pystachio.operators.kernels.views import (
     take_views,
     view_texts,
 )
-from pystachio.operators.placement import values_on
+from pystachio.operators.placement import rebuilt, tensors_of, values_on
 
 
 def take(column: Column, indices: torch.Tensor) -> Column:
@@ -62,6 +62,17 @@ def take_late(column: Column, indices: torch.Tensor) -> Column:
 def take_batch(batch: Batch, indices: torch.Tensor) -> Batch:
     """`take` of every column."""
     return Batch(tuple(take(column, indices) for column in batch.columns), indices.shape[0], batch.ready)
+
+
+def take_where(batch: Batch, mask: torch.Tensor) -> Batch:
+    """The rows in which `mask` (bool [rows]) is true; one wait for a device."""
+    if not batch.columns or any(isinstance(column, BytesColumn | ViewColumn) for column in batch.columns):
+        return take_batch(batch, primitives(mask.device).indices_of_true(mask))
+    parts = [tensor for column in batch.columns for tensor in tensors_of(column)]
+    kept = primitives(mask.device).compact(mask, parts)
+    waiting = iter(kept)
+    columns = tuple(rebuilt(column, [next(waiting) for _ in tensors_of(column)]) for column in batch.columns)
+    return Batch(columns, kept[0].shape[0], batch.ready)
 
 
 def take_or_null(column: Column, indices: torch.Tensor) -> Column:

@@ -19,7 +19,7 @@ from pystachio.operators.arrow import (
 from pystachio.operators.column import BytesColumn, Dictionary, DictionaryColumn, FixedColumn, ViewColumn
 from pystachio.operators.kernels.texts import encode_texts, find_texts, number_texts
 from pystachio.operators.kernels.views import materialised
-from pystachio.operators.placement import column_on, table_on
+from pystachio.operators.placement import column_on, on_device, table_on
 
 _HOST: Final = torch.device("cpu")
 
@@ -33,12 +33,12 @@ def to_codes(column: BytesColumn | ViewColumn | FixedColumn | DictionaryColumn) 
     device = _device(column)
     if isinstance(column, BytesColumn):
         numbers, dictionary = encode_texts(_on_host(column))
-        return DictionaryColumn(column.type, numbers.to(device), dictionary, column.validity)
+        return DictionaryColumn(column.type, on_device(numbers, device), dictionary, column.validity)
     encoded = arrow_view(column).dictionary_encode()
     dictionary = dictionary_from_arrow(encoded.dictionary)
     codes, validity = codes_from_arrow(encoded.indices, len(dictionary))
     return DictionaryColumn(
-        column.type, codes.to(device), dictionary, None if validity is None else validity.to(device)
+        column.type, on_device(codes, device), dictionary, None if validity is None else on_device(validity, device)
     )
 
 
@@ -114,13 +114,14 @@ def _union(dictionaries: tuple[Dictionary, ...]) -> Dictionary:
 
 def find(column: BytesColumn, dictionary: Dictionary) -> torch.Tensor:
     """The code in `dictionary` (of strings) of each row's value: int32, -1 where it has none or for NULL."""
-    return find_texts(_on_host(column), dictionary).to(column.offsets.device)
+    return on_device(find_texts(_on_host(column), dictionary), column.offsets.device)
 
 
 def numbered(column: BytesColumn) -> FixedColumn:
     """Strings as numbers that are equal where they are."""
     numbers, count = number_texts(_on_host(column))
-    return FixedColumn(pa.int32(), numbers.to(column.offsets.device), column.validity, (0, max(0, count - 1)))
+    numbers = on_device(numbers, column.offsets.device)
+    return FixedColumn(pa.int32(), numbers, column.validity, (0, max(0, count - 1)))
 
 
 def _on_host(column: BytesColumn) -> BytesColumn:

@@ -189,6 +189,25 @@ def test_hash_tables(count: int, keys: int) -> None:
 
 
 @every_length
+@pytest.mark.parametrize("by", [2, 3, 1000, 2**52, 2**53 + 1, 2**63 - 1])
+def test_division(count: int, by: int) -> None:
+    chance, written = rng(16), Written()
+    wide, narrow = numbers(chance, count), numbers(chance, count) >> 11
+    wanted = []
+    for values, exact in ((wide, 0), (narrow, 2)):
+        if exact and by > 2**52:
+            continue
+        register = written.load(values)
+        down = [int(value) // by for value in values]
+        for kind in (0, 1):
+            written.out(written.compute(Operation.DIVIDE, register, x=by, kind=kind + exact))
+            towards_zero = [q + (kind and q < 0 and q * by != int(v)) for q, v in zip(down, values, strict=True)]
+            wanted.append(np.array(towards_zero, dtype=np.int64))
+    for found, expected in zip(written.run(count), wanted, strict=True):
+        same(found, expected)
+
+
+@every_length
 @pytest.mark.parametrize("span", [1, 63, 64, 65, 5000])
 def test_ranks(count: int, span: int) -> None:
     chance, written = rng(15), Written()
@@ -199,6 +218,28 @@ def test_ranks(count: int, span: int) -> None:
     (found,) = written.run(count)
     positions_held = {code: rank + 1 for rank, code in enumerate(held.tolist())}
     same(found, np.array([positions_held.get(code, 0) for code in codes.tolist()]))
+
+
+@every_length
+@every_choice
+@pytest.mark.parametrize("dtype", [torch.int8, torch.int16, torch.int32])
+@pytest.mark.parametrize("low", [-(2**31), -100, 0, 5, 2**31 - 8000])
+def test_bits_of_columns(count: int, which: str, dtype: torch.dtype, low: int) -> None:
+    """Straight from a column, whose values may be as far from the set as their type allows."""
+    chance, rows, written = rng(17), positions(which, count), Written()
+    values = numbers(chance, count, dtype)
+    span = 7000
+    near = torch.from_numpy(chance.integers(low - 20, low + span + 20, count))
+    limits = torch.iinfo(dtype)
+    values = torch.where(masks(chance, count), near.clamp(limits.min, limits.max).to(dtype), values)
+    held = low + np.flatnonzero(chance.random(span) < 0.4)
+    keys = key_set(held, (low, low + span - 1))
+    assert isinstance(keys, BitSet)
+    written.load(values)
+    table = written.assembler.table(keys.bits)
+    written.out(written.compute(Operation.INPUT_BIT, 0, table, x=low, y=span, kind=kind_of(dtype), is_mask=True))
+    (found,) = written.run(count, rows)
+    same(found, keys.contains(chosen(values, rows).astype(np.int64)))
 
 
 @every_length

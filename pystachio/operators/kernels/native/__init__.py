@@ -14,7 +14,7 @@ from functools import cache
 from importlib.machinery import EXTENSION_SUFFIXES
 from pathlib import Path
 
-INTERFACE_VERSION = 11
+INTERFACE_VERSION = 13
 _NAME = "_native"
 
 LOWEST = -(2**63)

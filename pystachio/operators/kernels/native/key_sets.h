@@ -4,10 +4,13 @@
 
 #include "decode.h"
 
+#define PS_BLOOM_FIRST 0x9E3779B97F4A7C15u
+#define PS_BLOOM_SECOND 0xD6E8FEB86659FD93u
+
 static inline uint64_t ps_bloom_hash(int64_t key) {
-    uint64_t mixed = (uint64_t)key * 0x9E3779B97F4A7C15u;
+    uint64_t mixed = (uint64_t)key * PS_BLOOM_FIRST;
     mixed ^= mixed >> 32;
-    return mixed * 0xD6E8FEB86659FD93u;
+    return mixed * PS_BLOOM_SECOND;
 }
 
 static inline uint64_t ps_bloom_bits(uint64_t hash) {

@@ -4,6 +4,7 @@
 #include <time.h>
 
 #include "clones.h"
+#include "program_filters.h"
 #include "program_loops.h"
 
 PS_INLINE int64_t ticks(void) {
@@ -20,62 +21,6 @@ PS_INLINE int32_t count_kept(int32_t n, const uint8_t *restrict mask) {
     int32_t kept = 0;
     EACH(kept += mask[i];)
     return kept;
-}
-
-#if defined(__x86_64__) && defined(__linux__)
-#include <immintrin.h>
-
-/* 32 rows at a time; up to 31 behind them are written too. */
-__attribute__((target("avx512f,avx512bw,avx512vl,avx512vbmi2,popcnt"))) static void
-kept_positions_wide(int32_t n, const uint8_t *restrict mask, uint16_t *restrict kept) {
-    __m512i positions = _mm512_set_epi16(31, 30, 29, 28, 27, 26, 25, 24, 23, 22, 21, 20, 19, 18, 17, 16, 15, 14, 13, 12,
-                                         11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0);
-    const __m512i step = _mm512_set1_epi16(32);
-    int32_t count = 0;
-    for (int32_t i = 0; i < n; i += 32) {
-        int32_t rest = n - i;
-        __mmask32 there = rest >= 32 ? 0xFFFFFFFFu : ((__mmask32)1 << rest) - 1;
-        __m256i flags = _mm256_maskz_loadu_epi8(there, mask + i);
-        __mmask32 set = _mm256_test_epi8_mask(flags, flags);
-        _mm512_storeu_si512(kept + count, _mm512_maskz_compress_epi16(set, positions));
-        count += __builtin_popcount(set);
-        positions = _mm512_add_epi16(positions, step);
-    }
-}
-
-static int has_compress(void) {
-    static int known = -1;
-    if (known < 0) {
-        __builtin_cpu_init();
-        known = __builtin_cpu_supports("avx512vbmi2") && __builtin_cpu_supports("avx512bw") &&
-                __builtin_cpu_supports("avx512vl");
-    }
-    return known;
-}
-#endif
-
-/* Positions in the vector of the rows of `mask`; up to 31 behind them are written too. */
-PS_INLINE void kept_positions(int32_t n, const uint8_t *restrict mask, uint16_t *restrict kept) {
-#if defined(__x86_64__) && defined(__linux__)
-    if (has_compress()) {
-        kept_positions_wide(n, mask, kept);
-        return;
-    }
-#endif
-    int32_t count = 0, i = 0;
-    for (; i + 8 <= n; i += 8) {
-        uint64_t eight;
-        memcpy(&eight, mask + i, 8);
-        if (eight == 0) continue;
-        for (int32_t j = 0; j < 8; j++) {
-            kept[count] = (uint16_t)(i + j);
-            count += mask[i + j];
-        }
-    }
-    for (; i < n; i++) {
-        kept[count] = (uint16_t)i;
-        count += mask[i];
-    }
 }
 
 /* Drops rows from the vector and from the registers (x) and masks (y) that stay. */
@@ -221,8 +166,11 @@ PS_CLONES static void run_from(ps_run *run, const ps_instruction *now, vector v,
         case PS_INPUT_MEMBER:
             input_member(v, run->inputs[now->a], now->kind, run->tables[now->b], now->x, now->y, MASK(now->out));
             break;
+        case PS_INPUT_BIT:
+            input_bit(v, run->inputs[now->a], now->kind, run->tables[now->b], now->x, now->y, MASK(now->out));
+            break;
         case PS_BIT: bit(n, INTEGERS(now->a), run->tables[now->b], now->x, now->y, MASK(now->out)); break;
-        case PS_BLOOM: bloom(n, INTEGERS(now->a), run->tables[now->b], now->x, MASK(now->out)); break;
+        case PS_BLOOM: may_have(n, INTEGERS(now->a), run->tables[now->b], now->x, MASK(now->out)); break;
         case PS_RANGE: {
             const uint64_t *a = (uint64_t *)INTEGERS(now->a);
             uint64_t low = (uint64_t)now->x, width = (uint64_t)now->y - low;
@@ -254,6 +202,7 @@ PS_CLONES static void run_from(ps_run *run, const ps_instruction *now, vector v,
         case PS_MULTIPLY: INTEGER_LOOP(a[i] * b[i])
         case PS_SCALE: INTEGER_LOOP(a[i] * x + y)
         case PS_APPEND: INTEGER_LOOP(a[i] * x + b[i])
+        case PS_DIVIDE: divide(n, now->kind, INTEGERS(now->a), now->x, INTEGERS(now->out)); break;
         case PS_OFFSET: INTEGER_LOOP(a[i] - x < y ? a[i] - x : y)
         case PS_ADD_FLOATS: FLOAT_LOOP(a[i] + b[i])
         case PS_SUBTRACT_FLOATS: FLOAT_LOOP(a[i] - b[i])

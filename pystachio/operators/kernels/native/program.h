@@ -23,6 +23,7 @@ enum ps_operation {
     PS_LOAD_MASK,      /* mask out = in[a] */
     PS_INPUT_RANGE,    /* mask out = x <= in[a] <= y; both fit `kind` */
     PS_INPUT_MEMBER,   /* mask out = table[b][in[a] - x], 0 outside [0, y) */
+    PS_INPUT_BIT,      /* mask out = bit in[a] - x of table[b], 0 outside [0, y); 32-bit words, x + y < 2^31, `kind` <= 32 bits */
     PS_BIT,            /* mask out = bit a - x of table[b], 0 outside [0, y) */
     PS_BLOOM,          /* mask out = whether the Bloom filter table[b] may have a; x: its shift (key_sets.h) */
     PS_RANGE,          /* mask out = x <= a <= y */
@@ -39,6 +40,7 @@ enum ps_operation {
     PS_MULTIPLY,       /* out = a * b */
     PS_SCALE,          /* out = a * x + y */
     PS_APPEND,         /* out = a * x + b */
+    PS_DIVIDE,         /* out = a / x, x > 0, rounded down, or towards zero with bit 0 of `kind`; bit 1: |a|, x <= 2^52 */
     PS_ADD_FLOATS,     /* out = a + b */
     PS_SUBTRACT_FLOATS,
     PS_MULTIPLY_FLOATS,

@@ -192,6 +192,20 @@ PS_INLINE void gather_float(int32_t n, const int64_t *restrict at, const void *t
 #undef LOOP
 }
 
+/* What lies under a NULL may be any number: the conversion to double and back stays within int64. */
+PS_INLINE void divide(int32_t n, int32_t kind, const int64_t *restrict a, int64_t by, int64_t *restrict out) {
+    int64_t down = !(kind & 1);
+    if (kind & 2) {
+        double divisor = (double)by;
+        EACH({
+            int64_t whole = (int64_t)((double)a[i] / divisor);
+            int64_t rest = (int64_t)((uint64_t)a[i] - (uint64_t)whole * (uint64_t)by);
+            out[i] = whole - (down & (rest < 0));
+        })
+    } else
+        EACH(out[i] = a[i] / by - (down & (a[i] % by < 0));)
+}
+
 PS_INLINE void rank(int32_t n, const int64_t *restrict codes, const ps_ranks *restrict ranks, int64_t *restrict out) {
     EACH(out[i] = ps_rank(ranks, (uint64_t)codes[i]);)
 }
@@ -344,7 +358,22 @@ PS_INLINE void fold_extreme(int32_t n, const int64_t *restrict codes, int64_t sl
 
 PS_INLINE void fold_sum_floats(int32_t n, const int64_t *restrict codes, int64_t slots, const uint8_t *restrict mask,
                                const double *restrict values, double *restrict state) {
-    if (mask == NULL) {
+    if (codes == NULL) {
+        /* Side by side: one addition need not wait for the other. */
+        double totals[8] = {0};
+        int32_t whole = n & ~7;
+        if (mask == NULL) {
+            for (int32_t i = 0; i < whole; i += 8)
+                for (int32_t j = 0; j < 8; j++) totals[j] += values[i + j];
+            for (int32_t i = whole; i < n; i++) totals[0] += values[i];
+        } else {
+            for (int32_t i = 0; i < whole; i += 8)
+                for (int32_t j = 0; j < 8; j++) totals[j] += mask[i + j] ? values[i + j] : 0.0;
+            for (int32_t i = whole; i < n; i++) totals[0] += mask[i] ? values[i] : 0.0;
+        }
+        for (int32_t j = 1; j < 8; j++) totals[0] += totals[j];
+        state[0] += totals[0];
+    } else if (mask == NULL) {
         FOLD(state[slot] += values[i];)
     } else {
         FOLD(state[slot] += mask[i] ? values[i] : 0.0;)
