@@ -16,7 +16,7 @@ import torch
 from pystachio.operators.aggregate_fold import merged
 from pystachio.operators.aggregate_plan import AggregatePlan
 from pystachio.operators.batch import Batch
-from pystachio.operators.column import BytesColumn, Column, DictionaryColumn, FixedColumn
+from pystachio.operators.column import BytesColumn, Column, DictionaryColumn, FixedColumn, ViewColumn
 from pystachio.operators.kernels import native
 from pystachio.operators.kernels.key_parts import float_bits
 from pystachio.operators.kernels.parts import mix_hashes, rows_by_part
@@ -124,9 +124,9 @@ def _integers(column: Column) -> torch.Tensor:
             known = column.dictionary.derived.setdefault("hashes", hash_texts(column.dictionary.values))
         assert isinstance(known, torch.Tensor)
         return known.index_select(0, index(column.codes))
-    column = plain(column)
-    if isinstance(column, BytesColumn):
+    if isinstance(column, BytesColumn | ViewColumn):
         return hash_texts(column)
+    column = plain(column)
     if isinstance(column, FixedColumn):
         return float_bits(column.values) if column.values.dtype.is_floating_point else column.values
     # What does not fit one limb only shares its part with others.

@@ -9,7 +9,7 @@ import pyarrow.compute as pc
 import torch
 
 from pystachio.operators.arrow import codes_from_arrow, column_from_arrow, dictionary_from_arrow, large_array
-from pystachio.operators.column import BytesColumn, Dictionary, FixedColumn
+from pystachio.operators.column import BytesColumn, Dictionary, FixedColumn, ViewColumn
 from pystachio.operators.kernels import hash_compiled, native
 from pystachio.operators.kernels.hash_compiled import MOST_ROWS, TextTable
 
@@ -88,11 +88,14 @@ def text_lengths(column: BytesColumn) -> torch.Tensor | None:
     return lengths if status == native.Status.OK else None
 
 
-def hash_texts(column: BytesColumn) -> torch.Tensor:
+def hash_texts(column: BytesColumn | ViewColumn) -> torch.Tensor:
     """int64 [rows], equal where strings on a CPU are; the C library must be there."""
     library = native.library()
     assert library is not None
     hashes = torch.empty(len(column), dtype=torch.int64)
+    if isinstance(column, ViewColumn):
+        library.pystachio_hash_views(column.views.data_ptr(), len(column), hashes.data_ptr())
+        return hashes
     offsets, data = column.offsets.contiguous(), column.data.contiguous()
     library.pystachio_hash_texts(offsets.data_ptr(), data.data_ptr(), len(column), hashes.data_ptr())
     return hashes

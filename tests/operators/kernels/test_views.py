@@ -30,6 +30,7 @@ from pystachio.operators.kernels.selection import (
     take_or_null,
 )
 from pystachio.operators.kernels.strings import to_codes
+from pystachio.operators.kernels.texts import hash_texts
 from pystachio.operators.kernels.views import settled, texts_equal
 
 pytestmark = pytest.mark.skipif(native.library() is None, reason="needs the compiled library")
@@ -162,6 +163,7 @@ def test_views_are_read_like_texts(texts: list[str | None], data: st.DataObject)
     key, rows = column_from_arrow(pa.array(numbers, pa.int32())), len(texts)
     plain, late = column(texts), seen(texts)
     assert texts_of(to_codes(late)) == texts
+    assert torch.equal(hash_texts(late), hash_texts(plain))
     for keys in ([plain], [key, plain]):
         expected = group_rows(keys, rows, CPU, allow_direct=True)
         found = group_rows([late if each is plain else each for each in keys], rows, CPU, allow_direct=True)

@@ -206,6 +206,7 @@ def _declare_hashing(loaded: ctypes.CDLL) -> None:
         "mix_hashes": (pointer, width, pointer, number, pointer),
         "split_rows": (pointer, pointer, number, width, width, pointer, pointer),
         "group_extremes": (pointer, width, pointer, width, number, width, pointer),
+        "hash_views": (pointer, number, pointer),
         "copy_views": (pointer, number, pointer, pointer),
         "same_views": (pointer, pointer, number, pointer, width),
     }

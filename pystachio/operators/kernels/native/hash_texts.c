@@ -3,6 +3,9 @@
 
 #include "internal.h"
 #include "slots.h"
+#include "views.h"
+
+#define AHEAD 16
 
 #define FIRST_FACTOR 0x9E3779B97F4A7C15u
 #define SECOND_FACTOR 0xD6E8FEB86659FD93u
@@ -44,6 +47,13 @@ PS_INLINE uint64_t hash_text(const uint8_t *text, size_t length) {
 void pystachio_hash_texts(const int64_t *offsets, const uint8_t *data, int64_t rows, uint64_t *hashes) {
     for (int64_t i = 0; i < rows; i++)
         hashes[i] = hash_text(data + offsets[i], (size_t)(offsets[i + 1] - offsets[i]));
+}
+
+void pystachio_hash_views(const ps_view *views, int64_t rows, uint64_t *hashes) {
+    for (int64_t i = 0; i < rows; i++) {
+        if (i + AHEAD < rows) prefetch((const void *)(uintptr_t)views[i + AHEAD].address);
+        hashes[i] = hash_text((const uint8_t *)(uintptr_t)views[i].address, (size_t)views[i].length);
+    }
 }
 
 void pystachio_grow_texts(const uint64_t *slots, int64_t capacity, uint64_t *larger, int64_t larger_capacity) {

@@ -21,6 +21,9 @@ PS_EXPORT int64_t pystachio_take_views(const ps_view *views, int64_t length, con
 /* The bytes, one string behind the other, with offsets (from 0, [count + 1]); `out` has room for the sum of lengths. */
 PS_EXPORT void pystachio_copy_views(const ps_view *views, int64_t count, int64_t *offsets, uint8_t *out);
 
+/* The hash of each, as of other strings (hash.h). */
+PS_EXPORT void pystachio_hash_views(const ps_view *views, int64_t rows, uint64_t *hashes);
+
 /* 1 when each row's string equals that of row models[row], or both are not valid (NULL: all are), else 0; -1 when a
  * model is not in [0, count), or for another width than 4 or 8. */
 PS_EXPORT int32_t pystachio_same_views(const ps_view *views, const uint8_t *validity, int64_t count, const void *models,
