@@ -20,6 +20,7 @@ from pystachio.operators.column import Column, Dictionary, DictionaryColumn, Fix
 from pystachio.operators.expressions import Call, Expression, FieldReference, Literal
 from pystachio.operators.fusion.flow import Flow
 from pystachio.operators.kernels.program import Program
+from pystachio.operators.kernels.selection import take_late
 from pystachio.operators.scan_rows import ScanRows
 from tests.operators.conftest import ListOutput
 
@@ -160,9 +161,10 @@ def codes(r: random.Random, rows: int, dictionary: Dictionary, nulls: float) -> 
 
 
 def plain(r: random.Random, rows: int, type_: pa.DataType, pool: Sequence[Any], nulls: float) -> Column:
-    """As Arrow has it: strings that are no codes, wide decimals."""
+    """As Arrow has it: strings that are no codes, wide decimals; strings may lie elsewhere, as behind a join."""
     array = pa.array([None if r.random() < nulls else r.choice(pool) for _ in range(rows)], type_)
-    return batch_from_arrow(pa.table({"a": array})).columns[0]
+    column = batch_from_arrow(pa.table({"a": array})).columns[0]
+    return take_late(column, torch.arange(rows)) if r.random() < 0.5 else column
 
 
 def validity_of(r: random.Random, rows: int, nulls: float) -> torch.Tensor | None:
