@@ -35,6 +35,7 @@ from pystachio.operators import chunk_cache
 from pystachio.operators.arrow import batch_to_arrow
 from pystachio.operators.batch import Batch
 from pystachio.operators.chunk_cache import ChunkCache, ChunkCacheStatistics
+from pystachio.operators.chunk_samples import ChunkSamples
 from pystachio.operators.chunk_store import ChunkStore
 from pystachio.operators.operator import Operator
 from pystachio.operators.parquet_footer import read_footers
@@ -168,6 +169,12 @@ class EmbeddedNode:
             return await self._transfers.client(_CATALOG_PLAN, PriorityClass.INTERACTIVE).read(path, extents)
 
         return self._host.call(read()).result()
+
+    @property
+    def samples(self) -> ChunkSamples | None:
+        """`planner.sample.KeptSamples`: beside the columns that are kept on disk, if they are."""
+        chunks = self._host.node.chunks
+        return ChunkSamples(chunks, self.fetch) if isinstance(chunks, ChunkCache) else None
 
     def expect(self, urgency: Urgency) -> None:
         """A plan of this urgency is being planned: keep the workers free for it if it is an interactive one."""

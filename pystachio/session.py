@@ -59,7 +59,7 @@ class Session:
         self._usual = usual
         self._node = EmbeddedNode(settings)
         self._catalog = Catalog(self._node.read_footers)
-        self._planner = Planner(StatisticsCache(self._node.fetch))
+        self._planner = Planner(StatisticsCache(self._node.fetch, kept=self._node.samples))
         self._join_reordering = settings.join_reordering
 
     def register(self, name: str, source: Source) -> None:

@@ -1,5 +1,5 @@
-"""One run of a scan on the loop: reads ahead of the decoders, under reservations. One worker job for each unit, or for
-several of which everything is in memory.
+"""One run of a scan on the loop: reads ahead of the decoders, under reservations. One worker job for each unit that is
+read; one for each worker takes from all rows that are in memory.
 
 When fewer units than workers are left, each of them is spread over the workers: column by column, then in slices.
 """
@@ -7,8 +7,6 @@ When fewer units than workers are left, each of them is spread over the workers:
 from __future__ import annotations
 
 import asyncio
-import threading
-from collections import deque
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -21,6 +19,7 @@ from pystachio.operators.fusion.flow import can_fuse
 from pystachio.operators.operator import Output
 from pystachio.operators.parquet_decode import FetchedExtents
 from pystachio.operators.placement import to_device
+from pystachio.operators.scan_ready import Left, Ready, Window
 from pystachio.operators.scan_rows import HotRows, Piece, RowReader, ScanRows, UnitRows, gathered, jobs_for
 from pystachio.operators.scan_units import Unit, in_turns
 from pystachio.runtime.context import Context
@@ -82,13 +81,13 @@ class ScanRun:
         workers = ctx.settings.workers
         most = max(len(units), jobs_for(sum(unit.rows for unit in units)))
         self._takers = min(workers + 1, most) if workers > 1 else 1
-        self._ready = _Ready(workers)
+        self._ready: Ready[_Fetch] = Ready(workers)
         links = len({ctx.transfers.link(unit.file.path) for unit in units})
-        self._window = _Window(links * _READ_AHEAD_BYTES, self._takers + links * _READ_AHEAD_UNITS)
+        self._window = Window(links * _READ_AHEAD_BYTES, self._takers + links * _READ_AHEAD_UNITS)
         self._held: set[Reservation] = set()
         self._finished = 0
         self._dead = 0
-        self._left = _Left(len(units))
+        self._left = Left(len(units))
         self._begun = asyncio.Event()
         """Some unit has been worked on."""
         self.has_read = False
@@ -303,117 +302,3 @@ async def _all(coroutines: Sequence[Coroutine[object, object, T]]) -> list[T]:
     async with asyncio.TaskGroup() as group:
         tasks = [group.create_task(coroutine) for coroutine in coroutines]
     return [task.result() for task in tasks]
-
-
-class _Left:
-    """What of a scan is not put out yet. Whoever puts out the last of it, on a worker, ends the stages behind it."""
-
-    def __init__(self, units: int) -> None:
-        self._lock = threading.Lock()
-        self._units = units
-        self._hot: list[HotRows] = []
-        self._jobs = 0
-
-    def is_hot(self, rows: HotRows) -> None:
-        """A unit is among `rows`, to be put out by jobs that take from them."""
-        with self._lock:
-            self._units -= 1
-            if not self._hot or self._hot[-1] is not rows:
-                self._hot.append(rows)
-
-    def job_began(self) -> None:
-        with self._lock:
-            self._jobs += 1
-
-    def job_ended(self) -> bool:
-        """A job has taken from hot rows what there was; True when nothing is left."""
-        with self._lock:
-            self._jobs -= 1
-            return self._is_nothing
-
-    def unit_ended(self) -> bool:
-        """A unit that is not hot is done with; True when nothing is left."""
-        with self._lock:
-            self._units -= 1
-            return self._is_nothing
-
-    @property
-    def _is_nothing(self) -> bool:
-        return self._units == self._jobs == 0 and all(rows.is_empty for rows in self._hot)
-
-
-class _Ready:
-    """What may be worked on, in order: a unit is for one taker, rows in memory for as many as there is work for."""
-
-    def __init__(self, workers: int) -> None:
-        self._workers = workers
-        self._waiting: deque[_Fetch | HotRows] = deque()
-        self._hot_jobs = 0
-        self._changed = asyncio.Event()
-        self._closed = False
-
-    def put(self, unit: _Fetch) -> None:
-        self._waiting.append(unit)
-        self._changed.set()
-
-    def put_hot(self, rows: ScanRows) -> HotRows:
-        """Together with those before, if nothing else came between."""
-        last = self._waiting[-1] if self._waiting else None
-        if not isinstance(last, HotRows):
-            last = HotRows(self._workers)
-            self._waiting.append(last)
-        last.add(rows)
-        self._changed.set()
-        return last
-
-    def close(self) -> None:
-        """There is nothing more to come."""
-        self._closed = True
-        self._changed.set()
-
-    def hot_job_ended(self) -> None:
-        """Whoever took hot rows has finished."""
-        self._hot_jobs -= 1
-        self._changed.set()
-
-    async def take(self) -> _Fetch | HotRows | None:
-        """The next one; None at the end."""
-        while self._waiting or not self._closed:
-            first = self._waiting[0] if self._waiting else None
-            if isinstance(first, HotRows):
-                if first.is_empty:
-                    self._waiting.popleft()
-                    continue
-                if self._hot_jobs < min(self._workers, jobs_for(first.length)):
-                    self._hot_jobs += 1
-                    return first
-            elif first is not None:
-                self._waiting.popleft()
-                return first
-            self._changed.clear()
-            await self._changed.wait()
-        return None
-
-
-class _Window:
-    """Units that are read and not yet taken up; one task enters, others leave."""
-
-    def __init__(self, most_bytes: int, units: int) -> None:
-        self._most_bytes = most_bytes
-        self._least_units = units
-        self._bytes = 0
-        self._units = 0
-        self._left = asyncio.Event()
-
-    async def enter(self, nbytes: int) -> None:
-        """Waits until there is room in bytes or in units."""
-        while self._units >= self._least_units and self._bytes + nbytes > self._most_bytes:
-            self._left.clear()
-            await self._left.wait()
-        self._bytes += nbytes
-        self._units += 1
-
-    def leave(self, nbytes: int) -> None:
-        self._bytes -= nbytes
-        self._units -= 1
-        self._left.set()

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TypeVar
+from itertools import groupby
+from typing import Protocol, TypeVar
 
 import pyarrow as pa
 import torch
@@ -12,6 +14,7 @@ import torch
 from pystachio.io_scheduler.client import HostBuffer
 from pystachio.io_scheduler.core.request import Extent
 from pystachio.operators.arrow import column_to_arrow
+from pystachio.operators.chunk_place import ChunkPlace
 from pystachio.operators.column import Column
 from pystachio.operators.kernels.selection import all_null, concat, take
 from pystachio.operators.parquet_decode import FetchedExtents, RowGroupDecoder
@@ -60,10 +63,48 @@ def choose_runs(table: Table, rows: int = SAMPLE_ROWS) -> tuple[SampledRun, ...]
     return tuple(_run(file, group, count, max(count, decoded // len(chosen))) for file, group in chosen)
 
 
-def read_column(table: Table, column: int, runs: Sequence[SampledRun], fetch: Fetch) -> Column:
+class KeptSamples(Protocol):
+    """Where samples outlive the process that took them."""
+
+    def find(self, place: ChunkPlace) -> Column | None:
+        """What is kept there."""
+        ...
+
+    def offer(self, place: ChunkPlace, column: Column, *, source_bytes: int, seconds: float) -> None:
+        """A sample that took so much to read and to decode. Does not wait."""
+        ...
+
+
+def read_column(
+    table: Table, column: int, runs: Sequence[SampledRun], fetch: Fetch, kept: KeptSamples | None = None
+) -> Column:
     """The sampled rows of one column; DataError when its bytes are corrupt."""
-    parts = list(_parts(table, column, runs, fetch))
+    parts = [
+        _sampled_from(table, column, tuple(of_file), fetch, kept)
+        for _, of_file in groupby(runs, key=lambda run: id(run.file))
+    ]
     return concat(parts) if parts else all_null(table.schema[column].type, 0, torch.device("cpu"))
+
+
+def _sampled_from(
+    table: Table, column: int, runs: tuple[SampledRun, ...], fetch: Fetch, kept: KeptSamples | None
+) -> Column:
+    """The sampled rows of one file."""
+    if kept is None:
+        return concat(list(_parts(table, column, runs, fetch)))
+    file = runs[0].file
+    position = file.positions[table.schema[column].name]
+    groups = tuple(group for run in runs for group in run.groups)
+    form = "sample " + " ".join(f"{len(run.groups)}:{run.count}/{run.reach}" for run in runs)
+    place = ChunkPlace(file, groups, position, sum(run.count for run in runs), form)
+    found = kept.find(place)
+    if found is None:
+        started = time.thread_time()
+        found = concat(list(_parts(table, column, runs, fetch)))
+        chunks = file.chunks(position)
+        source_bytes = sum(chunks[group].length for group in groups)
+        kept.offer(place, found, source_bytes=source_bytes, seconds=time.thread_time() - started)
+    return found
 
 
 def count_run(table: Table, column: int, fetch: Fetch) -> CountedRun | None:

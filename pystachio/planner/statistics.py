@@ -20,7 +20,7 @@ from pystachio.operators.expressions import Expression, ScalarSubquery, walk
 from pystachio.operators.table import ColumnChunk, FileVersion, Table
 from pystachio.planner.cardinality import ColumnFacts
 from pystachio.planner.distinct import CountedRun, distinct_from_chunks
-from pystachio.planner.sample import SAMPLE_ROWS, Fetch, SampledRun, choose_runs, count_run, read_column
+from pystachio.planner.sample import SAMPLE_ROWS, Fetch, KeptSamples, SampledRun, choose_runs, count_run, read_column
 
 _SAMPLE_CACHE_BYTES = 64 << 20
 _TABLES = 256
@@ -54,8 +54,9 @@ Version = tuple[FileVersion, ...]
 class StatisticsCache:
     """Statistics and samples by file version. Safe for several threads; blocking, so never on the node's loop."""
 
-    def __init__(self, fetch: Fetch, *, sample_rows: int = SAMPLE_ROWS) -> None:
+    def __init__(self, fetch: Fetch, *, sample_rows: int = SAMPLE_ROWS, kept: KeptSamples | None = None) -> None:
         self._fetch = fetch
+        self._kept = kept
         self._sample_rows = sample_rows
         self._lock = threading.Lock()
         self._columns: OrderedDict[Version, dict[int, ColumnStatistics]] = OrderedDict()
@@ -117,7 +118,7 @@ class StatisticsCache:
             if found is not None:
                 self._samples.move_to_end(key)
                 return found
-        read = read_column(table, column, runs, self._fetch)
+        read = read_column(table, column, runs, self._fetch, self._kept)
         with self._lock:
             if key not in self._samples:
                 self._samples[key] = read
