@@ -13,7 +13,7 @@ from typing import Final
 import torch
 
 from pystachio.operators.column import BytesColumn, Column, ViewColumn
-from pystachio.operators.kernels import native
+from pystachio.operators.kernels import native, primitives
 
 _MOST_KEPT: Final = 2
 _MOST_WAITING: Final = 8
@@ -89,6 +89,7 @@ def texts_equal(column: BytesColumn | ViewColumn, models: torch.Tensor) -> bool:
         return _equal_anywhere(column, models)
     views = view_texts(column, None) if isinstance(column, BytesColumn) else column
     validity = None if column.validity is None else column.validity.contiguous()
+    assert models.is_contiguous()
     found = _library().pystachio_same_views(
         views.views.data_ptr(),
         None if validity is None else validity.data_ptr(),
@@ -102,20 +103,24 @@ def texts_equal(column: BytesColumn | ViewColumn, models: torch.Tensor) -> bool:
 
 
 def _equal_anywhere(column: BytesColumn, models: torch.Tensor) -> bool:
-    rows = torch.arange(len(column), device=models.device)
+    differs = models != torch.arange(len(column), device=models.device)
     if column.validity is not None:
         if not torch.equal(column.validity, column.validity.index_select(0, models)):
             return False
-        rows = rows[column.validity]
+        differs &= column.validity
+    rows = primitives(models.device).indices_of_true(differs)
     models = models.index_select(0, rows)
     starts, ends = column.offsets[:-1], column.offsets[1:]
     lengths = (ends - starts).index_select(0, rows)
     if not torch.equal(lengths, (ends - starts).index_select(0, models)):
         return False
-    within = torch.arange(int(lengths.sum()), device=models.device)
-    within -= torch.repeat_interleave(lengths.cumsum(0) - lengths, lengths)
+    total = int(lengths.sum())
+    within = torch.arange(total, device=models.device)
+    before = lengths.cumsum(0) - lengths
     mine, others = (
-        column.data.index_select(0, torch.repeat_interleave(starts.index_select(0, which), lengths) + within)
+        column.data.index_select(
+            0, torch.repeat_interleave(starts.index_select(0, which) - before, lengths, output_size=total) + within
+        )
         for which in (rows, models)
     )
     return torch.equal(mine, others)
