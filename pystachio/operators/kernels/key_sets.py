@@ -114,11 +114,13 @@ def key_set(keys: np.ndarray, bounds: Bounds) -> KeySet | None:
 
 
 def _bits(keys: np.ndarray, low: int, span: int, library: ctypes.CDLL | None) -> BitSet | None:
+    nbytes = _WORD_BYTES * -(-span // (8 * _WORD_BYTES))
     if library is None:
-        flags = np.zeros(span, dtype=np.bool_)
+        flags = np.zeros(8 * nbytes, dtype=np.bool_)
         flags[np.subtract(keys, low, dtype=np.int64)] = True
-        return None if flags.all() else BitSet(low, span, torch.from_numpy(np.packbits(flags, bitorder="little")))
-    bits = torch.zeros(_WORD_BYTES * -(-span // (8 * _WORD_BYTES)), dtype=torch.uint8)
+        bits = torch.from_numpy(np.packbits(flags, bitorder="little"))
+        return None if flags[:span].all() else BitSet(low, span, bits)
+    bits = torch.zeros(nbytes, dtype=torch.uint8)
     wide = np.ascontiguousarray(keys, dtype=np.int64)
     distinct = library.pystachio_set_bits(wide.ctypes.data, len(wide), low, bits.data_ptr())
     return None if distinct == span else BitSet(low, span, bits)
