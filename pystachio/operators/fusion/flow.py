@@ -187,7 +187,10 @@ class Flow:
             return _Written((None,) * len(columns), None)
         wide: list[Column | None] = []
         for position, column in enumerate(columns):
-            if isinstance(column, FixedColumn):
+            if isinstance(column, FixedColumn) and column.values.dtype.is_floating_point:
+                # One without a value may have been given a range.
+                column = FixedColumn(column.type, column.values, column.validity)
+            elif isinstance(column, FixedColumn):
                 bounds = column.bounds
                 if earlier:
                     bounds = union_bounds((bounds, earlier[-1].bounds[position]))

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import random
+from pathlib import Path
 from typing import Any, Literal
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
+import pystachio
 from pystachio.operators.batch import Batch
 from pystachio.operators.column import Column, Dictionary
 from pystachio.operators.expressions import FieldReference, JoinKind
@@ -138,3 +141,17 @@ def check(harness: Any, seed: int, kind: JoinKind, build: Literal["left", "right
 @pytest.mark.parametrize("seed", range(20))
 def test_joins(harness: Any, kind: JoinKind, build: Literal["left", "right"], seed: int) -> None:
     check(harness, seed, kind, build)
+
+
+def test_nothing_to_join_with_has_floats(tmp_path: Path) -> None:
+    """A column without a row has a range, even of floats."""
+    pq.write_table(pa.table({"k": pa.array(range(5000)), "a": pa.array([i / 3 for i in range(5000)])}), tmp_path / "f")
+    pq.write_table(pa.table({"k": pa.array([], pa.int64()), "b": pa.array([], pa.float64())}), tmp_path / "e")
+    with pystachio.connect(threads=1) as session:
+        session.register("f", tmp_path / "f")
+        session.register("e", tmp_path / "e")
+        sql = "select count(greatest(cast(0.25 as double), e.b)) as n, sum(e.b + 1.5) as x from f left join e"
+        sql += " on f.k = e.k"
+        assert session.sql(sql).to_arrow().to_pylist() == [{"n": 5000, "x": None}]
+        sql += " and f.a = e.b"
+        assert session.sql(sql).to_arrow().to_pylist() == [{"n": 5000, "x": None}]
