@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 from pystachio.errors import DataError, Unsupported
 from pystachio.operators.batch import Field, Schema
 from pystachio.operators.column import Bounds, normalise_type
-from pystachio.operators.parquet_chunks import ChunkDescription, describe_chunks
+from pystachio.operators.parquet_chunks import ChunkDescription, Descriptions, describe_chunks
 from pystachio.operators.parquet_dictionary import SharedDictionary
 from pystachio.operators.parquet_statistics import ChunkStatistics, IntegerRanges, statistics_reader
 
@@ -151,9 +151,8 @@ class ParquetFile:
         return np.array(self.row_group_rows, dtype=np.int64)
 
     @cached_property
-    def _descriptions(self) -> list[list[ChunkDescription]]:
-        """By primitive column and row group."""
-        return describe_chunks(self.path, self.footer, self.metadata.num_columns)
+    def _descriptions(self) -> Descriptions:
+        return describe_chunks(self.path, self.footer, self.metadata.num_columns, len(self.row_group_rows))
 
     def _chunk(self, column: int, group: int, raw: ChunkDescription, statistics: ChunkStatistics) -> ColumnChunk:
         rows = self.row_group_rows[group]
