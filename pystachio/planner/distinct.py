@@ -24,6 +24,10 @@ _UNIQUE = 0.98
 _UNIQUE_DOMAIN = 8
 """Where nearly all values of a chunk differ, it tells only that the domain is some times larger."""
 
+_STEPS = 40
+_PRECISION = 1e-9
+"""Of a domain, relative: enough steps for it are twelve."""
+
 
 @dataclass(frozen=True, slots=True)
 class CountedRun:
@@ -97,30 +101,30 @@ def _chunk_domain(chunk: ColumnChunk, rows: int, type_: pa.DataType) -> float | 
 
 
 def _distinct_in_chunk(nbytes: int, rows: int, width: float) -> float:
-    """The largest d with d * width + rows * ceil(log2 d) / 8 <= nbytes, by bisection."""
-    low, high = 1, rows
-    while low < high:
-        middle = (low + high + 1) // 2
-        bits = max(0, (middle - 1).bit_length())
-        if middle * width + rows * bits / 8 <= nbytes:
-            low = middle
-        else:
-            high = middle - 1
-    return float(low)
+    """The largest d with d * width + rows * ceil(log2 d) / 8 <= nbytes, but at least 1 and at most `rows`."""
+    bits = 0
+    while 1 << bits < rows and ((1 << bits) + 1) * width + rows * (bits + 1) / 8 <= nbytes:
+        bits += 1
+    return float(max(1, min(rows, 1 << bits, int((nbytes - rows * bits / 8) / width))))
 
 
 def _domain(distinct: float, rows: int) -> float:
-    """The number of equally frequent values of which `rows` draws show `distinct` (the inverse of Cardenas 1975)."""
+    """The number of equally frequent values of which `rows` draws show `distinct` (the inverse of Cardenas 1975).
+
+    By Newton's method from below: the expected number is concave, so that no step goes too far.
+    """
     if distinct >= _UNIQUE * rows:
         return float(_UNIQUE_DOMAIN * distinct)
-    low, high = distinct, 64.0 * rows
-    for _ in range(40):
-        middle = math.sqrt(low * high)
-        if -middle * math.expm1(rows * math.log1p(-1.0 / max(middle, 1.0 + 1e-9))) < distinct:
-            low = middle
-        else:
-            high = middle
-    return low
+    domain = distinct
+    if domain <= 1:
+        return domain
+    for _ in range(_STEPS):
+        missed = math.exp(rows * math.log1p(-1.0 / domain))
+        step = (distinct - domain * (1.0 - missed)) / (1.0 - missed * (1.0 + rows / (domain - 1.0)))
+        domain += step
+        if step <= _PRECISION * domain:
+            break
+    return domain
 
 
 def _is_text(type_: pa.DataType) -> bool:
