@@ -35,6 +35,9 @@ _COUNTED_STRINGS = 1 << 13
 _DECODED_ROWS = 1 << 17
 """Rows decoded for one column, over all runs; more where few row groups must show how values change over the table."""
 
+_READ_BYTES = 8 << 20
+"""Of one column, fetched with one wait."""
+
 
 @dataclass(frozen=True, slots=True)
 class SampledRun:
@@ -138,14 +141,30 @@ def _run(file: ParquetFile, first: int, count: int, reach: int) -> SampledRun:
 
 def _parts(table: Table, column: int, runs: Sequence[SampledRun], fetch: Fetch) -> Iterator[Column]:
     shared = table.dictionary(column) if table.codes_pay(column) else None
-    for run in runs:
-        file = run.file
+    bounds = table.bounds(column)
+    for file, together in _read_together(table.schema[column].name, runs):
         position = file.positions[table.schema[column].name]
-        chunks = [file.chunks(position)[group] for group in run.groups]
+        chunks = [file.chunks(position)[group] for run in together for group in run.groups]
         extents = [Extent(chunk.offset, chunk.length) for chunk in chunks if chunk.length]
         buffers = fetch(file.path, extents)
         views = [(extent.offset, buffer.view) for extent, buffer in zip(extents, buffers, strict=True)]
         source = FetchedExtents(file.path, file.size, views)
-        decoder = RowGroupDecoder(file, run.groups, source, [] if shared is None else [position])
-        decoded = decoder.decode(position, shared, bounds=table.bounds(column), first_rows=run.reach)
-        yield take(decoded, run.rows)
+        for run in together:
+            decoder = RowGroupDecoder(file, run.groups, source, [] if shared is None else [position])
+            yield take(decoder.decode(position, shared, bounds=bounds, first_rows=run.reach), run.rows)
+
+
+def _read_together(column: str, runs: Sequence[SampledRun]) -> Iterator[tuple[ParquetFile, list[SampledRun]]]:
+    """The runs in order, with their neighbours in the same file as long as the column takes little memory in them."""
+    together: list[SampledRun] = []
+    nbytes = 0
+    for run in runs:
+        chunks = run.file.chunks(run.file.positions[column])
+        more = sum(chunks[group].length for group in run.groups)
+        if together and (run.file is not together[0].file or nbytes + more > _READ_BYTES):
+            yield together[0].file, together
+            together, nbytes = [], 0
+        together.append(run)
+        nbytes += more
+    if together:
+        yield together[0].file, together
