@@ -7,8 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from ctypes import CDLL
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -28,8 +27,7 @@ _ABSENT = -(2**63)
 _TRUTHS = (False, True, None)
 
 
-@dataclass(slots=True)
-class ChunkDescription:
+class ChunkDescription(NamedTuple):
     """One column chunk in the footer's own words: the numbers are numbers, but need not make sense.
 
     `codec` is Parquet's number of the compression. `coded`: whether all its data pages hold dictionary codes (None: not
@@ -118,24 +116,23 @@ class CompiledDescriptions(Mapping[int, Sequence[ChunkDescription]]):
         slices = [_slices(footer, columns[at], columns[at + 1]) for at in range(12, _NUMBERS, 2)]
         if not self._ordered[leaf]:
             slices[:2] = [[None] * groups] * 2
-        return list(
-            map(
-                ChunkDescription,
-                [PHYSICAL_TYPES[number] for number in physical],
-                codec,
-                data,
-                _present(dictionary),
-                length,
-                decoded,
-                values,
-                [_TRUTHS[truth] for truth in coded],
-                _present(text),
-                _present(nulls),
-                *slices,
-                [_TRUTHS[truth] for truth in exact_low],
-                [_TRUTHS[truth] for truth in exact_high],
-            )
+        fields = zip(
+            [PHYSICAL_TYPES[number] for number in physical],
+            codec,
+            data,
+            _present(dictionary),
+            length,
+            decoded,
+            values,
+            [_TRUTHS[truth] for truth in coded],
+            _present(text),
+            _present(nulls),
+            *slices,
+            [_TRUTHS[truth] for truth in exact_low],
+            [_TRUTHS[truth] for truth in exact_high],
+            strict=True,
         )
+        return list(map(ChunkDescription._make, fields))
 
 
 def _present(numbers: list[int]) -> list[int | None]:

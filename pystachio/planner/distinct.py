@@ -25,8 +25,8 @@ _UNIQUE_DOMAIN = 8
 """Where nearly all values of a chunk differ, it tells only that the domain is some times larger."""
 
 _STEPS = 40
-_PRECISION = 1e-9
-"""Of a domain, relative: enough steps for it are twelve."""
+_LAST_STEP = 1e-5
+"""Of the domain. The step after it would be its square."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +53,8 @@ def distinct_from_chunks(
     if pa.types.is_boolean(type_):
         return min(2.0, most)
     shared = overlap([chunk for chunk, _ in filled])
-    domains = [(_chunk_domain(chunk, n, type_) or _domain_like(run, n, shared), n) for chunk, n in filled]
+    fixed = None if _is_text(type_) else _fixed_width(type_)
+    domains = [(_chunk_domain(chunk, n, fixed) or _domain_like(run, n, shared), n) for chunk, n in filled]
     known = [(domain, n) for domain, n in domains if domain is not None]
     covered = sum(n for _, n in known)
     if covered * 2 < rows:
@@ -90,12 +91,15 @@ def value_span(chunks: Sequence[ColumnChunk]) -> int | None:
     return int(max(c.statistics.high for c in chunks) - min(c.statistics.low for c in chunks)) + 1
 
 
-def _chunk_domain(chunk: ColumnChunk, rows: int, type_: pa.DataType) -> float | None:
-    """How many values the chunk's were drawn from, given how many different ones it holds."""
-    width = _width(chunk, rows, type_)
-    if not chunk.has_dictionary or width is None:
+def _chunk_domain(chunk: ColumnChunk, rows: int, fixed_width: float | None) -> float | None:
+    """How many values the chunk's were drawn from, given how many different ones it holds. `fixed_width`: None of
+    text."""
+    if not chunk.has_dictionary:
         return None
-    if not chunk.coded or (chunk.decoded >= _PLAIN * rows * width and not _is_text(type_)):
+    width = _text_width(chunk, rows) if fixed_width is None else fixed_width
+    if width is None:
+        return None
+    if not chunk.coded or (fixed_width is not None and chunk.decoded >= _PLAIN * rows * width):
         return float(_UNIQUE_DOMAIN * rows)
     return _domain(_distinct_in_chunk(chunk.decoded, rows, width), rows)
 
@@ -122,7 +126,7 @@ def _domain(distinct: float, rows: int) -> float:
         missed = math.exp(rows * math.log1p(-1.0 / domain))
         step = (distinct - domain * (1.0 - missed)) / (1.0 - missed * (1.0 + rows / (domain - 1.0)))
         domain += step
-        if step <= _PRECISION * domain:
+        if step <= _LAST_STEP * domain:
             break
     return domain
 
@@ -131,13 +135,16 @@ def _is_text(type_: pa.DataType) -> bool:
     return bool(pa.types.is_string(type_) or pa.types.is_binary(type_))
 
 
-def _width(chunk: ColumnChunk, rows: int, type_: pa.DataType) -> float | None:
-    """Bytes of a value in the dictionary page; a string's length is guessed when the footer does not say."""
-    if _is_text(type_):
-        low, high = chunk.statistics.low, chunk.statistics.high
-        if chunk.text_bytes is not None and chunk.text_bytes >= 0:
-            return _LENGTH_BYTES + chunk.text_bytes / rows
-        return None if low is None else _LENGTH_BYTES + (len(low) + len(high)) / 2
+def _text_width(chunk: ColumnChunk, rows: int) -> float | None:
+    """Bytes of a string in the dictionary page; its length is guessed when the footer does not say."""
+    if chunk.text_bytes is not None and chunk.text_bytes >= 0:
+        return _LENGTH_BYTES + chunk.text_bytes / rows
+    low, high = chunk.statistics.low, chunk.statistics.high
+    return None if low is None else _LENGTH_BYTES + (len(low) + len(high)) / 2
+
+
+def _fixed_width(type_: pa.DataType) -> float:
+    """Bytes of a value in the dictionary page."""
     if pa.types.is_decimal(type_):
         return 4.0 if type_.precision <= 9 else 8.0 if type_.precision <= 18 else 16.0
     return max(4.0, int(type_.bit_width) / 8)
