@@ -42,7 +42,7 @@ WRITTEN: dict[str, tuple[pa.Table, dict[str, object]]] = {
 }
 COPIED = {
     "DuckDB": "select i, i % 7 as k, 'text ' || i as t, i::decimal(18, 2) as d, [i] as l from range(50000) t(i)",
-    "DuckDB's types": "select uuid() u, now() t, 1::hugeint h, 'a'::blob b, {'x': [1], 'y': 'z'} s, map {'k': 1.5} m, null n",
+    "DuckDB's types": "select uuid(), now(), 1::hugeint h, 'a'::blob b, {'x': [1], 'y': 'z'} s, map {'k': 1} m",
 }
 
 

@@ -1,4 +1,4 @@
-"""Mutated chunks and footers under the address and undefined-behaviour sanitisers; `python -m pytest -m slow` tries many more."""
+"""Mutated chunks and footers under the address and undefined-behaviour sanitisers; `pytest -m slow` tries many more."""
 
 from __future__ import annotations
 
