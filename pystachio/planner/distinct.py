@@ -8,8 +8,10 @@ follows from how their ranges overlap.
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import pyarrow as pa
 
@@ -48,11 +50,12 @@ def distinct_from_chunks(
     if not filled:
         return 0.0
     rows = float(sum(n for _, n in filled))
-    span = value_span([chunk for chunk, _ in filled])
+    limits = [(chunk.statistics.low, chunk.statistics.high) for chunk, _ in filled]
+    span = value_span(limits)
     most = rows if span is None else min(rows, float(span))
     if pa.types.is_boolean(type_):
         return min(2.0, most)
-    shared = overlap([chunk for chunk, _ in filled])
+    shared = overlap(limits)
     fixed = None if _is_text(type_) else _fixed_width(type_)
     domains = [(_chunk_domain(chunk, n, fixed) or _domain_like(run, n, shared), n) for chunk, n in filled]
     known = [(domain, n) for domain, n in domains if domain is not None]
@@ -73,22 +76,21 @@ def _domain_like(run: CountedRun | None, rows: int, shared: float) -> float | No
     return _domain(float(run.distinct), run.rows)
 
 
-def overlap(chunks: Sequence[ColumnChunk]) -> float:
+def overlap(limits: Sequence[tuple[Any, Any]]) -> float:
     """In how many chunks' ranges a value of the column lies on average: 1 for a sorted column, up to their number."""
-    ranges = [(c.statistics.low, c.statistics.high) for c in chunks if isinstance(c.statistics.low, int | float)]
-    if len(ranges) < len(chunks):
-        return float(len(chunks))
-    span = float(max(high for _, high in ranges) - min(low for low, _ in ranges))
+    lows, highs = zip(*limits, strict=True)
+    if not set(map(type, lows)) <= {int, float}:
+        return float(len(limits))
+    span = float(max(highs) - min(lows))
     if not span or math.isinf(span):
-        return float(len(chunks))
-    return min(float(len(chunks)), max(1.0, float(sum(high - low for low, high in ranges)) / span))
+        return float(len(limits))
+    return min(float(len(limits)), max(1.0, float(sum(map(operator.sub, highs, lows))) / span))
 
 
-def value_span(chunks: Sequence[ColumnChunk]) -> int | None:
+def value_span(limits: Sequence[tuple[Any, Any]]) -> int | None:
     """Integers in the range of an integer-like column; None when a chunk's range is unknown."""
-    if not chunks or not all(isinstance(chunk.statistics.low, int) for chunk in chunks):
-        return None
-    return int(max(c.statistics.high for c in chunks) - min(c.statistics.low for c in chunks)) + 1
+    lows, highs = zip(*limits, strict=True)
+    return int(max(highs) - min(lows)) + 1 if set(map(type, lows)) == {int} else None
 
 
 def _chunk_domain(chunk: ColumnChunk, rows: int, fixed_width: float | None) -> float | None:

@@ -18,7 +18,7 @@ from pystachio.operators.chunk_place import ChunkPlace
 from pystachio.operators.column import Column
 from pystachio.operators.kernels.selection import all_null, concat, take
 from pystachio.operators.parquet_decode import FetchedExtents, RowGroupDecoder
-from pystachio.operators.table import ParquetFile, Table
+from pystachio.operators.table import ColumnChunk, ParquetFile, Table
 from pystachio.planner.distinct import CountedRun
 
 T = TypeVar("T")
@@ -140,10 +140,12 @@ def _run(file: ParquetFile, first: int, count: int, reach: int) -> SampledRun:
 
 
 def _parts(table: Table, column: int, runs: Sequence[SampledRun], fetch: Fetch) -> Iterator[Column]:
+    """The rows of each run; the runs are of one file."""
     shared = table.dictionary(column) if table.codes_pay(column) else None
     bounds = table.bounds(column)
-    for file, together in _read_together(table.schema[column].name, runs):
-        position = file.positions[table.schema[column].name]
+    file = runs[0].file
+    position = file.positions[table.schema[column].name]
+    for together in _read_together(file.chunks(position), runs):
         chunks = [file.chunks(position)[group] for run in together for group in run.groups]
         extents = [Extent(chunk.offset, chunk.length) for chunk in chunks if chunk.length]
         buffers = fetch(file.path, extents)
@@ -154,17 +156,16 @@ def _parts(table: Table, column: int, runs: Sequence[SampledRun], fetch: Fetch) 
             yield take(decoder.decode(position, shared, bounds=bounds, first_rows=run.reach), run.rows)
 
 
-def _read_together(column: str, runs: Sequence[SampledRun]) -> Iterator[tuple[ParquetFile, list[SampledRun]]]:
-    """The runs in order, with their neighbours in the same file as long as the column takes little memory in them."""
+def _read_together(chunks: Sequence[ColumnChunk], runs: Sequence[SampledRun]) -> Iterator[list[SampledRun]]:
+    """The runs in order, several as long as their chunks take little memory."""
     together: list[SampledRun] = []
     nbytes = 0
     for run in runs:
-        chunks = run.file.chunks(run.file.positions[column])
         more = sum(chunks[group].length for group in run.groups)
-        if together and (run.file is not together[0].file or nbytes + more > _READ_BYTES):
-            yield together[0].file, together
+        if together and nbytes + more > _READ_BYTES:
+            yield together
             together, nbytes = [], 0
         together.append(run)
         nbytes += more
     if together:
-        yield together[0].file, together
+        yield together
