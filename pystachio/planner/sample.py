@@ -18,7 +18,7 @@ from pystachio.operators.chunk_place import ChunkPlace
 from pystachio.operators.column import Column
 from pystachio.operators.kernels.selection import all_null, concat, take
 from pystachio.operators.parquet_decode import FetchedExtents, RowGroupDecoder
-from pystachio.operators.table import ColumnChunk, ParquetFile, Table
+from pystachio.operators.table import ParquetFile, Table
 from pystachio.planner.distinct import CountedRun
 
 T = TypeVar("T")
@@ -34,9 +34,6 @@ _COUNTED_ROWS = 1 << 16
 _COUNTED_STRINGS = 1 << 13
 _DECODED_ROWS = 1 << 17
 """Rows decoded for one column, over all runs; more where few row groups must show how values change over the table."""
-
-_READ_BYTES = 8 << 20
-"""Of one column, fetched with one wait."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,32 +137,15 @@ def _run(file: ParquetFile, first: int, count: int, reach: int) -> SampledRun:
 
 
 def _parts(table: Table, column: int, runs: Sequence[SampledRun], fetch: Fetch) -> Iterator[Column]:
-    """The rows of each run; the runs are of one file."""
     shared = table.dictionary(column) if table.codes_pay(column) else None
-    bounds = table.bounds(column)
-    file = runs[0].file
-    position = file.positions[table.schema[column].name]
-    for together in _read_together(file.chunks(position), runs):
-        chunks = [file.chunks(position)[group] for run in together for group in run.groups]
+    for run in runs:
+        file = run.file
+        position = file.positions[table.schema[column].name]
+        chunks = [file.chunks(position)[group] for group in run.groups]
         extents = [Extent(chunk.offset, chunk.length) for chunk in chunks if chunk.length]
         buffers = fetch(file.path, extents)
         views = [(extent.offset, buffer.view) for extent, buffer in zip(extents, buffers, strict=True)]
         source = FetchedExtents(file.path, file.size, views)
-        for run in together:
-            decoder = RowGroupDecoder(file, run.groups, source, [] if shared is None else [position])
-            yield take(decoder.decode(position, shared, bounds=bounds, first_rows=run.reach), run.rows)
-
-
-def _read_together(chunks: Sequence[ColumnChunk], runs: Sequence[SampledRun]) -> Iterator[list[SampledRun]]:
-    """The runs in order, several as long as their chunks take little memory."""
-    together: list[SampledRun] = []
-    nbytes = 0
-    for run in runs:
-        more = sum(chunks[group].length for group in run.groups)
-        if together and nbytes + more > _READ_BYTES:
-            yield together
-            together, nbytes = [], 0
-        together.append(run)
-        nbytes += more
-    if together:
-        yield together
+        decoder = RowGroupDecoder(file, run.groups, source, [] if shared is None else [position])
+        decoded = decoder.decode(position, shared, bounds=table.bounds(column), first_rows=run.reach)
+        yield take(decoded, run.rows)
