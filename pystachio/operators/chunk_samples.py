@@ -16,6 +16,10 @@ from pystachio.operators.column import Column
 from pystachio.operators.table import ParquetFile
 
 
+_SECONDS_PER_GROUP = 1e-3
+"""What it costs to read some rows of another row group, beside its bytes: a request of its own, and its headers."""
+
+
 class ChunkSamples:
     """`planner.sample.KeptSamples`. Safe for several threads; blocking. `fetch` reads extents of a file."""
 
@@ -49,4 +53,5 @@ class ChunkSamples:
 
     def offer(self, place: ChunkPlace, column: Column, *, source_bytes: int, seconds: float) -> None:
         """A sample that took so much to read and to decode. Does not wait."""
+        seconds += _SECONDS_PER_GROUP * len(place.groups)
         self._cache.offer(place, column, source_bytes=source_bytes, seconds=seconds)

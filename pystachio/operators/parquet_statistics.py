@@ -7,7 +7,7 @@ import math
 import struct
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -26,8 +26,7 @@ _INTEGER_BYTES = {"BOOLEAN": 1, "INT32": 4, "INT64": 8}
 _FLOATS = {"FLOAT": struct.Struct("<f"), "DOUBLE": struct.Struct("<d")}
 
 
-@dataclass(frozen=True, slots=True)
-class ChunkStatistics:
+class ChunkStatistics(NamedTuple):
     """Inclusive limits of the non-NULL values, not necessarily tight (writers truncate strings), NaN left out.
 
     `low` and `high` are both None when unknown or when every value is NULL; `nulls` is None when unknown.
@@ -88,15 +87,16 @@ class StatisticsReader:
         low, high = self.encode(raw_low), self.encode(raw_high)
         if low is None or high is None or low > high:  # type: ignore[operator]
             return ChunkStatistics(None, None, nulls)
-        return ChunkStatistics(low, high, nulls, self._is_exact(chunk))
+        return ChunkStatistics(low, high, nulls, _is_exact(chunk))
 
-    def _is_exact(self, chunk: ChunkDescription) -> bool:
-        """Numbers are, unless their writer denies it; bytes only when it says so; floats leave NaN out."""
-        said = (chunk.exact_low, chunk.exact_high)
-        if chunk.low is None or chunk.high is None or False in said:
-            return False
-        is_bytes = "BYTE_ARRAY" in chunk.physical_type
-        return chunk.physical_type in ("INT32", "INT64") or (is_bytes and said == (True, True))
+
+def _is_exact(chunk: ChunkDescription) -> bool:
+    """Numbers are, unless their writer denies it; bytes only when it says so; floats leave NaN out."""
+    if chunk.low is None or chunk.high is None or chunk.exact_low is False or chunk.exact_high is False:
+        return False
+    if chunk.physical_type in ("INT32", "INT64"):
+        return True
+    return "BYTE_ARRAY" in chunk.physical_type and chunk.exact_low is True and chunk.exact_high is True
 
 
 def statistics_reader(type_: pa.DataType, column: pq.ColumnSchema) -> StatisticsReader:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 from pystachio.errors import DataError, Unsupported
 from pystachio.operators.batch import Field, Schema
 from pystachio.operators.column import Bounds, normalise_type
-from pystachio.operators.parquet_chunks import ChunkDescription, describe_chunks
+from pystachio.operators.parquet_chunks import ChunkDescription, Descriptions, describe_chunks
 from pystachio.operators.parquet_dictionary import SharedDictionary
 from pystachio.operators.parquet_statistics import ChunkStatistics, IntegerRanges, statistics_reader
 
@@ -58,8 +58,7 @@ class ParquetField:
     leaf: int | None
 
 
-@dataclass(frozen=True, slots=True)
-class ColumnChunk:
+class ColumnChunk(NamedTuple):
     """The bytes of one column in one row group: `length` bytes from `offset`, `decoded` bytes when decompressed.
 
     `codec` is Parquet's number of the compression.
@@ -133,9 +132,10 @@ class ParquetFile:
             field_ = self.fields[column]
             if field_.leaf is None:
                 raise Unsupported(f"reading the nested column {field_.name!r} of {self.path}")
-            reader = statistics_reader(field_.type, self.metadata.schema.column(field_.leaf))
+            stored = self.metadata.schema.column(field_.leaf)
+            reader, type_ = statistics_reader(field_.type, stored), stored.physical_type
             described = enumerate(self._descriptions[field_.leaf])
-            chunks = tuple(self._chunk(column, group, raw, reader.read(raw)) for group, raw in described)
+            chunks = tuple(self._chunk(column, group, raw, type_, reader.read(raw)) for group, raw in described)
             self._chunks[column] = chunks
         return chunks
 
@@ -151,11 +151,12 @@ class ParquetFile:
         return np.array(self.row_group_rows, dtype=np.int64)
 
     @cached_property
-    def _descriptions(self) -> list[list[ChunkDescription]]:
-        """By primitive column and row group."""
-        return describe_chunks(self.path, self.footer, self.metadata.num_columns)
+    def _descriptions(self) -> Descriptions:
+        return describe_chunks(self.path, self.footer, self.metadata.num_columns, len(self.row_group_rows))
 
-    def _chunk(self, column: int, group: int, raw: ChunkDescription, statistics: ChunkStatistics) -> ColumnChunk:
+    def _chunk(
+        self, column: int, group: int, raw: ChunkDescription, physical_type: str, statistics: ChunkStatistics
+    ) -> ColumnChunk:
         rows = self.row_group_rows[group]
         if not rows and not raw.values:  # writers put anything into the offsets of empty chunks
             return ColumnChunk(FIRST_DATA_BYTE, 0, raw.codec, 0, False, False, None, 0, statistics)
@@ -167,9 +168,7 @@ class ParquetFile:
             length = min(length + _PADDING, self.data_end - offset)
         inside = FIRST_DATA_BYTE <= offset <= raw.data_offset <= offset + length <= self.data_end
         plausible = 0 <= raw.decoded <= _MOST_PLAUSIBLE_RATIO * (length + 1)
-        leaf = self.fields[column].leaf
-        typed = raw.physical_type == self.metadata.schema.column(leaf).physical_type
-        if not (inside and plausible and typed and raw.values == rows):
+        if not (inside and plausible and raw.physical_type == physical_type and raw.values == rows):
             raise DataError(
                 f"the Parquet footer contradicts the file: {self.place(group, column)}: offset {offset}, "
                 f"length {length}, decoded {raw.decoded}, values {raw.values} of {rows} rows, "

@@ -10,7 +10,7 @@ import struct
 from typing import Any
 
 Struct = dict[int, Any]
-"""Values by field id: bool, int, float, bytes, list, `Struct`; maps are left out."""
+"""Values by field id: bool, int, float, bytes, list, `Struct`; maps are left out, and None in lists."""
 
 _DEEPEST = 24
 _TRUE, _FALSE, _I8, _I16, _I32, _I64, _DOUBLE, _BINARY, _LIST, _SET, _MAP, _STRUCT, _UUID = range(1, 14)
@@ -29,13 +29,12 @@ def read_struct(data: bytes) -> Struct:
 
 
 def _struct(data: bytes, position: int, depth: int) -> tuple[Struct, int]:
-    if not depth:
+    if depth <= 0:
         raise ThriftError("nested too deep")
     fields: Struct = {}
     field = 0
-    while header := data[position]:
+    while kind := (header := data[position]) & 15:
         position += 1
-        kind = header & 15
         if header >> 4:
             field += header >> 4
         else:
@@ -81,6 +80,8 @@ def _value(data: bytes, position: int, kind: int, depth: int) -> tuple[Any, int]
             return data[position], position + 1
         case 7:
             return struct.unpack_from("<d", data, position)[0], position + 8
+        case 11:
+            return None, _skip_map(data, position, depth)
         case 13:
             return _take(data, position, 16), position + 16
         case _:
@@ -88,7 +89,7 @@ def _value(data: bytes, position: int, kind: int, depth: int) -> tuple[Any, int]
 
 
 def _list(data: bytes, position: int, depth: int) -> tuple[list[Any], int]:
-    if not depth:
+    if depth <= 0:
         raise ThriftError("nested too deep")
     header = data[position]
     size, kind, position = header >> 4, header & 15, position + 1
@@ -107,6 +108,8 @@ def _list(data: bytes, position: int, depth: int) -> tuple[list[Any], int]:
 
 
 def _skip_map(data: bytes, position: int, depth: int) -> int:
+    if depth <= 0:
+        raise ThriftError("nested too deep")
     size, position = _varint(data, position)
     if not size:
         return position
@@ -135,8 +138,8 @@ def _varint(data: bytes, position: int) -> tuple[int, int]:
         byte = data[position]
         position += 1
         number |= (byte & 127) << shift
+        if shift == 63 and byte > 1:
+            raise ThriftError("an integer is too long")
         if byte < 128:
             return number, position
         shift += 7
-        if shift > 63:
-            raise ThriftError("an integer is too long")

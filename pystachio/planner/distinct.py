@@ -8,8 +8,10 @@ follows from how their ranges overlap.
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import pyarrow as pa
 
@@ -23,6 +25,10 @@ _SORTED = 1.5
 _UNIQUE = 0.98
 _UNIQUE_DOMAIN = 8
 """Where nearly all values of a chunk differ, it tells only that the domain is some times larger."""
+
+_STEPS = 40
+_LAST_STEP = 1e-5
+"""Of the domain. The step after it would be its square."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,12 +50,14 @@ def distinct_from_chunks(
     if not filled:
         return 0.0
     rows = float(sum(n for _, n in filled))
-    span = value_span([chunk for chunk, _ in filled])
+    limits = [(chunk.statistics.low, chunk.statistics.high) for chunk, _ in filled]
+    span = value_span(limits)
     most = rows if span is None else min(rows, float(span))
     if pa.types.is_boolean(type_):
         return min(2.0, most)
-    shared = overlap([chunk for chunk, _ in filled])
-    domains = [(_chunk_domain(chunk, n, type_) or _domain_like(run, n, shared), n) for chunk, n in filled]
+    shared = overlap(limits)
+    fixed = None if _is_text(type_) else _fixed_width(type_)
+    domains = [(_chunk_domain(chunk, n, fixed) or _domain_like(run, n, shared), n) for chunk, n in filled]
     known = [(domain, n) for domain, n in domains if domain is not None]
     covered = sum(n for _, n in known)
     if covered * 2 < rows:
@@ -68,72 +76,77 @@ def _domain_like(run: CountedRun | None, rows: int, shared: float) -> float | No
     return _domain(float(run.distinct), run.rows)
 
 
-def overlap(chunks: Sequence[ColumnChunk]) -> float:
+def overlap(limits: Sequence[tuple[Any, Any]]) -> float:
     """In how many chunks' ranges a value of the column lies on average: 1 for a sorted column, up to their number."""
-    ranges = [(c.statistics.low, c.statistics.high) for c in chunks if isinstance(c.statistics.low, int | float)]
-    if len(ranges) < len(chunks):
-        return float(len(chunks))
-    span = float(max(high for _, high in ranges) - min(low for low, _ in ranges))
+    lows, highs = zip(*limits, strict=True)
+    if not set(map(type, lows)) <= {int, float}:
+        return float(len(limits))
+    span = float(max(highs) - min(lows))
     if not span or math.isinf(span):
-        return float(len(chunks))
-    return min(float(len(chunks)), max(1.0, float(sum(high - low for low, high in ranges)) / span))
+        return float(len(limits))
+    return min(float(len(limits)), max(1.0, float(sum(map(operator.sub, highs, lows))) / span))
 
 
-def value_span(chunks: Sequence[ColumnChunk]) -> int | None:
+def value_span(limits: Sequence[tuple[Any, Any]]) -> int | None:
     """Integers in the range of an integer-like column; None when a chunk's range is unknown."""
-    if not chunks or not all(isinstance(chunk.statistics.low, int) for chunk in chunks):
-        return None
-    return int(max(c.statistics.high for c in chunks) - min(c.statistics.low for c in chunks)) + 1
+    lows, highs = zip(*limits, strict=True)
+    return int(max(highs) - min(lows)) + 1 if set(map(type, lows)) == {int} else None
 
 
-def _chunk_domain(chunk: ColumnChunk, rows: int, type_: pa.DataType) -> float | None:
-    """How many values the chunk's were drawn from, given how many different ones it holds."""
-    width = _width(chunk, rows, type_)
-    if not chunk.has_dictionary or width is None:
+def _chunk_domain(chunk: ColumnChunk, rows: int, fixed_width: float | None) -> float | None:
+    """How many values the chunk's were drawn from, given how many different ones it holds. `fixed_width`: None of
+    text."""
+    if not chunk.has_dictionary:
         return None
-    if not chunk.coded or (chunk.decoded >= _PLAIN * rows * width and not _is_text(type_)):
+    width = _text_width(chunk, rows) if fixed_width is None else fixed_width
+    if width is None:
+        return None
+    if not chunk.coded or (fixed_width is not None and chunk.decoded >= _PLAIN * rows * width):
         return float(_UNIQUE_DOMAIN * rows)
     return _domain(_distinct_in_chunk(chunk.decoded, rows, width), rows)
 
 
 def _distinct_in_chunk(nbytes: int, rows: int, width: float) -> float:
-    """The largest d with d * width + rows * ceil(log2 d) / 8 <= nbytes, by bisection."""
-    low, high = 1, rows
-    while low < high:
-        middle = (low + high + 1) // 2
-        bits = max(0, (middle - 1).bit_length())
-        if middle * width + rows * bits / 8 <= nbytes:
-            low = middle
-        else:
-            high = middle - 1
-    return float(low)
+    """The largest d with d * width + rows * ceil(log2 d) / 8 <= nbytes, but at least 1 and at most `rows`."""
+    bits = 0
+    while 1 << bits < rows and ((1 << bits) + 1) * width + rows * (bits + 1) / 8 <= nbytes:
+        bits += 1
+    return float(max(1, min(rows, 1 << bits, int((nbytes - rows * bits / 8) / width))))
 
 
 def _domain(distinct: float, rows: int) -> float:
-    """The number of equally frequent values of which `rows` draws show `distinct` (the inverse of Cardenas 1975)."""
+    """The number of equally frequent values of which `rows` draws show `distinct` (the inverse of Cardenas 1975).
+
+    By Newton's method from below: the expected number is concave, so that no step goes too far.
+    """
     if distinct >= _UNIQUE * rows:
         return float(_UNIQUE_DOMAIN * distinct)
-    low, high = distinct, 64.0 * rows
-    for _ in range(40):
-        middle = math.sqrt(low * high)
-        if -middle * math.expm1(rows * math.log1p(-1.0 / max(middle, 1.0 + 1e-9))) < distinct:
-            low = middle
-        else:
-            high = middle
-    return low
+    domain = distinct
+    if domain <= 1:
+        return domain
+    for _ in range(_STEPS):
+        missed = math.exp(rows * math.log1p(-1.0 / domain))
+        step = (distinct - domain * (1.0 - missed)) / (1.0 - missed * (1.0 + rows / (domain - 1.0)))
+        domain += step
+        if step <= _LAST_STEP * domain:
+            break
+    return domain
 
 
 def _is_text(type_: pa.DataType) -> bool:
     return bool(pa.types.is_string(type_) or pa.types.is_binary(type_))
 
 
-def _width(chunk: ColumnChunk, rows: int, type_: pa.DataType) -> float | None:
-    """Bytes of a value in the dictionary page; a string's length is guessed when the footer does not say."""
-    if _is_text(type_):
-        low, high = chunk.statistics.low, chunk.statistics.high
-        if chunk.text_bytes is not None and chunk.text_bytes >= 0:
-            return _LENGTH_BYTES + chunk.text_bytes / rows
-        return None if low is None else _LENGTH_BYTES + (len(low) + len(high)) / 2
+def _text_width(chunk: ColumnChunk, rows: int) -> float | None:
+    """Bytes of a string in the dictionary page; its length is guessed when the footer does not say."""
+    if chunk.text_bytes is not None and chunk.text_bytes >= 0:
+        return _LENGTH_BYTES + chunk.text_bytes / rows
+    low, high = chunk.statistics.low, chunk.statistics.high
+    return None if low is None else _LENGTH_BYTES + (len(low) + len(high)) / 2
+
+
+def _fixed_width(type_: pa.DataType) -> float:
+    """Bytes of a value in the dictionary page."""
     if pa.types.is_decimal(type_):
         return 4.0 if type_.precision <= 9 else 8.0 if type_.precision <= 18 else 16.0
     return max(4.0, int(type_.bit_width) / 8)

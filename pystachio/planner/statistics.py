@@ -173,13 +173,14 @@ def column_statistics(table: Table, column: int, run: CountedRun | None = None) 
     chunks: list[tuple[ColumnChunk, int]] = []
     for file in table.files:
         chunks.extend(zip(file.chunks(file.positions[name]), file.row_group_rows, strict=True))
-    valued = [chunk for chunk, _ in chunks if chunk.has_values]
-    ranged = bool(valued) and all(chunk.statistics.low is not None for chunk in valued)
+    valued = [chunk.statistics for chunk, _ in chunks if chunk.has_values]
+    lows, highs = [known.low for known in valued], [known.high for known in valued]
+    ranged = bool(valued) and None not in lows
     nulls = [chunk.statistics.nulls for chunk, _ in chunks]
     return ColumnStatistics(
-        low=min(chunk.statistics.low for chunk in valued) if ranged else None,
-        high=max(chunk.statistics.high for chunk in valued) if ranged else None,
-        nulls=None if None in nulls else sum(count for count in nulls if count is not None),
+        low=min(lows) if ranged else None,
+        high=max(highs) if ranged else None,
+        nulls=None if None in nulls else sum([count for count in nulls if count is not None]),
         distinct=distinct_from_chunks(chunks, table.schema[column].type, run),
-        average_bytes=sum(chunk.decoded for chunk, _ in chunks) / max(1, table.rows),
+        average_bytes=sum([chunk.decoded for chunk, _ in chunks]) / max(1, table.rows),
     )

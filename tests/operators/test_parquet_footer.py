@@ -105,8 +105,8 @@ async def test_a_footer_that_lies_about_a_chunk(tmp_path: Path, fieldname: str, 
     async with reading() as client:
         file = await open_file(client, write(every_type(100), tmp_path / "t.parquet"))
         description = file._descriptions[1][0]
-        honest = getattr(description, fieldname)
-        object.__setattr__(description, fieldname, honest + delta)
+        lie = description._replace(**{fieldname: getattr(description, fieldname) + delta})
+        file.__dict__["_descriptions"] = {0: file._descriptions[0], 1: [lie]}
         with pytest.raises(DataError, match=r"contradicts the file: .*row group 0, column 'i16'"):
             file.chunks(1)
         assert file.chunks(0)
@@ -156,12 +156,9 @@ async def test_old_string_statistics_are_not_trusted(tmp_path: Path) -> None:
     """The deprecated fields were compared as signed bytes; for numbers they are right."""
     async with reading() as client:
         file = await open_file(client, write(pa.table({"s": ["a", "é"], "i": [1, 2]}), tmp_path / "t.parquet"))
-        for leaf in range(2):
-            description = file._descriptions[leaf][0]
-            object.__setattr__(description, "legacy_low", description.low)
-            object.__setattr__(description, "legacy_high", description.high)
-            object.__setattr__(description, "low", None)
-            object.__setattr__(description, "high", None)
+        new = [file._descriptions[leaf][0] for leaf in range(2)]
+        old = [d._replace(legacy_low=d.low, legacy_high=d.high, low=None, high=None) for d in new]
+        file.__dict__["_descriptions"] = {leaf: [description] for leaf, description in enumerate(old)}
         assert file.chunks(0)[0].statistics.low is None
         assert file.chunks(1)[0].statistics.low == 1
 

@@ -66,7 +66,7 @@ def test_chunks_as_pyarrow_sees_them() -> None:
     table = every_type(300)
     footer = footer_of(table, row_group_size=100)
     metadata = pq.read_metadata(pa.BufferReader(footer + len(footer).to_bytes(4, "little") + b"PAR1"))
-    chunks = describe_chunks("f", footer, metadata.num_columns)
+    chunks = describe_chunks("f", footer, metadata.num_columns, metadata.num_row_groups)
     for leaf in range(metadata.num_columns):
         for group in range(metadata.num_row_groups):
             ours, theirs = chunks[leaf][group], metadata.row_group(group).column(leaf)
@@ -90,7 +90,7 @@ def test_mutated_footers_are_read_or_refused() -> None:
         for _ in range(rng.randrange(1, 4)):
             mutated[rng.randrange(len(mutated))] = rng.randrange(256)
         try:
-            describe_chunks("f", bytes(mutated), 28)
+            describe_chunks("f", bytes(mutated), 28, 1)
         except PystachioError:
             refused += 1
     assert 0 < refused < 400

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -267,7 +267,7 @@ def test_pages_must_add_up_to_the_rows(tmp_path: Path) -> None:
     opened = Opened(path)
     chunk = opened.file.chunks(0)[0]
     for rows, message in ((1001, "fewer values than the row group has rows"), (999, "more values than")):
-        opened.file._chunks[0] = (replace(chunk, values=rows),)
+        opened.file._chunks[0] = (chunk._replace(values=rows),)
         opened.file.row_group_rows = (rows,)
         with pytest.raises(DataError, match=message):
             opened.decode(0, [0])

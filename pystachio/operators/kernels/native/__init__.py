@@ -1,7 +1,7 @@
-"""The library of compiled inner loops, from the C files beside this module (decode.h, folds.h).
+"""The library of compiled inner loops, from the C files beside this module (decode.h, footer.h, folds.h).
 
-It is optional: where no compiler was at hand at installation, `library()` is None, pyarrow decodes everything and torch
-folds.
+It is optional: where no compiler was at hand at installation, `library()` is None, pyarrow decodes everything, Python
+reads footers and torch folds.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from functools import cache
 from importlib.machinery import EXTENSION_SUFFIXES
 from pathlib import Path
 
-INTERFACE_VERSION = 13
+INTERFACE_VERSION = 21
 _NAME = "_native"
 
 LOWEST = -(2**63)
@@ -182,12 +182,14 @@ def _declare(loaded: ctypes.CDLL) -> None:
     loaded.pystachio_regex_replace.restype = None
     loaded.pystachio_run_program.argtypes = (pointer,)
     loaded.pystachio_run_program.restype = None
-    _declare_hashing(loaded)
+    _declare_arrays(loaded)
 
 
-def _declare_hashing(loaded: ctypes.CDLL) -> None:
+def _declare_arrays(loaded: ctypes.CDLL) -> None:
     pointer, number, width = ctypes.c_void_p, ctypes.c_int64, ctypes.c_int32
     arguments = {
+        "find_chunks": (pointer, number, number, number, pointer, pointer),
+        "describe_chunks": (pointer, number, pointer, number, pointer),
         "use_large_pages": (pointer, number),
         "clear": (pointer, number),
         "grow_keys": (pointer, number, pointer, number),

@@ -1,37 +1,9 @@
-/* Thrift's compact protocol, as far as page headers need it.
- * https://github.com/apache/thrift/blob/master/doc/specs/thrift-compact-protocol.md */
+/* What is common to page headers and footers (skipping), and page headers. */
 
-#include "internal.h"
-
-enum {
-    THRIFT_STOP,
-    THRIFT_TRUE,
-    THRIFT_FALSE,
-    THRIFT_BYTE,
-    THRIFT_I16,
-    THRIFT_I32,
-    THRIFT_I64,
-    THRIFT_DOUBLE,
-    THRIFT_BINARY,
-    THRIFT_LIST,
-    THRIFT_SET,
-    THRIFT_MAP,
-    THRIFT_STRUCT,
-};
+#include "thrift.h"
 
 /* Real headers nest three levels deep; the limit is for the stack's sake. */
 enum { MOST_NESTED = 16 };
-
-static bool read_varint(ps_bytes *in, uint64_t *value) {
-    *value = 0;
-    for (unsigned shift = 0; shift < 64; shift += 7) {
-        if (in->at == in->end) return false;
-        uint8_t byte = *in->at++;
-        *value |= (uint64_t)(byte & 0x7f) << shift;
-        if (byte < 0x80) return true;
-    }
-    return false;
-}
 
 static bool read_i32(ps_bytes *in, int type, int32_t *value) {
     uint64_t raw;
@@ -39,29 +11,6 @@ static bool read_i32(ps_bytes *in, int type, int32_t *value) {
     *value = (int32_t)((uint32_t)(raw >> 1) ^ (0 - (uint32_t)(raw & 1)));
     return true;
 }
-
-static bool read_bool(int type, bool *value) {
-    *value = type == THRIFT_TRUE;
-    return type == THRIFT_TRUE || type == THRIFT_FALSE;
-}
-
-/* The next field of a struct: its number (relative to the last one) and type; THRIFT_STOP ends the struct. */
-static bool read_field(ps_bytes *in, int *type, int32_t *field) {
-    if (in->at == in->end) return false;
-    uint8_t byte = *in->at++;
-    *type = byte & 0x0f;
-    if (*type == THRIFT_STOP) return true;
-    if (byte >> 4) {
-        *field += byte >> 4;
-        return *field < 1 << 16;
-    }
-    uint64_t raw;
-    if (!read_varint(in, &raw) || raw > UINT16_MAX) return false;
-    *field = (int32_t)(raw >> 1) ^ -(int32_t)(raw & 1);
-    return true;
-}
-
-static bool skip(ps_bytes *in, int type, int nested);
 
 static bool skip_bytes(ps_bytes *in, uint64_t count) {
     if (count > bytes_left(*in)) return false;
@@ -72,7 +21,7 @@ static bool skip_bytes(ps_bytes *in, uint64_t count) {
 static bool skip_elements(ps_bytes *in, int type, uint64_t count, int nested) {
     if (count > bytes_left(*in)) return false; /* each takes a byte or more, booleans of collections too */
     for (; count; count--)
-        if (type == THRIFT_TRUE || type == THRIFT_FALSE ? !skip_bytes(in, 1) : !skip(in, type, nested)) return false;
+        if (type == THRIFT_TRUE || type == THRIFT_FALSE ? !skip_bytes(in, 1) : !ps_skip(in, type, nested)) return false;
     return true;
 }
 
@@ -95,7 +44,7 @@ static bool skip_collection(ps_bytes *in, int type, int nested) {
     return skip_elements(in, byte & 0x0f, count, nested);
 }
 
-static bool skip(ps_bytes *in, int type, int nested) {
+bool ps_skip(ps_bytes *in, int type, int nested) {
     uint64_t value;
     if (nested > MOST_NESTED) return false;
     switch (type) {
@@ -121,7 +70,7 @@ static bool skip(ps_bytes *in, int type, int nested) {
         int32_t field = 0;
         while (read_field(in, &inner, &field)) {
             if (inner == THRIFT_STOP) return true;
-            if (!skip(in, inner, nested + 1)) return false;
+            if (!ps_skip(in, inner, nested + 1)) return false;
         }
         return false;
     }
@@ -140,12 +89,12 @@ static bool read_data_header(ps_bytes *in, int32_t field, int type, ps_page_head
     case 3:
         return read_i32(in, type, &header->level_encoding);
     default:
-        return skip(in, type, 1);
+        return ps_skip(in, type, 1);
     }
 }
 
 static bool read_dictionary_header(ps_bytes *in, int32_t field, int type, ps_page_header *header) {
-    return field == 3 ? skip(in, type, 1) : read_data_header(in, field, type, header);
+    return field == 3 ? ps_skip(in, type, 1) : read_data_header(in, field, type, header);
 }
 
 static bool read_data_header_v2(ps_bytes *in, int32_t field, int type, ps_page_header *header) {
@@ -163,7 +112,7 @@ static bool read_data_header_v2(ps_bytes *in, int32_t field, int type, ps_page_h
     case 7:
         return read_bool(type, &header->is_compressed);
     default:
-        return skip(in, type, 1);
+        return ps_skip(in, type, 1);
     }
 }
 
@@ -201,7 +150,7 @@ static bool read_outer(ps_bytes *in, int32_t field, int type, ps_page_header *he
     case 8:
         return read_inner_struct(in, type, header, read_data_header_v2);
     default:
-        return skip(in, type, 1);
+        return ps_skip(in, type, 1);
     }
 }
 
