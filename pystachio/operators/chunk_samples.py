@@ -15,7 +15,6 @@ from pystachio.operators.chunk_place import ChunkPlace
 from pystachio.operators.column import Column
 from pystachio.operators.table import ParquetFile
 
-
 _SECONDS_PER_GROUP = 1e-3
 """What it costs to read some rows of another row group, beside its bytes: a request of its own, and its headers."""
 
