@@ -49,6 +49,9 @@ _ORDERED_ROWS: Final = 1 << 16
 _LANES: Final = 4
 """So many parts are finished and put out beside each other."""
 
+_TOGETHER_BYTES: Final = 4 << 20
+"""Parts that need no merge are put out together up to here."""
+
 _SMALL_BYTES: Final = 1 << 20
 """Up to here the memory of a merge is not worth a job of its own, after which it could be given back."""
 
@@ -89,7 +92,7 @@ class Aggregate:
                 if ordered is not None:
                     waiting, parts = [], [Part([batch], is_merged=True) for batch in ordered]
                     del ordered
-                elif can_split(self.plan, ctx.stream.device) and (_are_many(waiting) or rows >= _SPLIT_ROWS):
+                elif can_split(self.plan, ctx.stream.device) and (rows >= _SPLIT_ROWS or self._is_worth_parts(waiting)):
                     parts = no_parts(self.plan, rows)
             if not parts:
                 await self._put_out_at_once(ctx, waiting, out, reservation)
@@ -103,6 +106,10 @@ class Aggregate:
                 await self._put_out_folded(ctx, parts, out, reservation)
                 return
             await _together([self._put_out(ctx, parts, out, reservation) for _ in range(min(_LANES, len(parts)))])
+
+    def _is_worth_parts(self, waiting: Sequence[Batch]) -> bool:
+        """Distinct values are merged twice when they are in parts: few are not worth it."""
+        return not self.plan.lists and _are_many(waiting)
 
     async def _put_out_folded(self, ctx: Context, parts: list[Part], out: Output, reservation: Reservation) -> None:
         """A group's distinct values are in several parts: fold each part's, then merge what that makes of the group."""
@@ -148,16 +155,24 @@ class Aggregate:
         return finished(self.plan, groups, device, allow_direct=allow_direct)
 
     async def _put_out(self, ctx: Context, parts: list[Part], out: Output, reservation: Reservation) -> None:
-        """Merge, finish and put out parts until none is left; what is out needs no more memory."""
+        """Merge, finish and put out parts until none is left, small ones together."""
+        device, direct, batch_rows = ctx.stream.device, ctx.settings.direct_addressing, ctx.settings.batch_rows
         while parts:
-            part = parts.pop()
-            rows = await ctx.stream.run(
-                self._finished_part, part, ctx.stream.device, allow_direct=ctx.settings.direct_addressing
-            )
-            del part
-            await reservation.resize(reservation.nbytes + rows.nbytes)
-            await out.emit(partial(_slices, rows, ctx.settings.batch_rows))
-            await reservation.resize(reservation.nbytes - rows.nbytes)
+            some = [parts.pop()]
+            nbytes = some[0].nbytes
+            while parts and parts[-1].is_merged and nbytes + parts[-1].nbytes <= _TOGETHER_BYTES:
+                some.append(parts.pop())
+                nbytes += some[-1].nbytes
+            # The results, which are no larger.
+            await reservation.resize(reservation.nbytes + nbytes)
+            await out.emit(partial(self._finished_parts, some, batch_rows, device, allow_direct=direct))
+            await reservation.resize(reservation.nbytes - nbytes)
+
+    def _finished_parts(
+        self, parts: list[Part], batch_rows: int, device: torch.device, *, allow_direct: bool
+    ) -> Iterator[Batch]:
+        while parts:
+            yield from _slices(self._finished_part(parts.pop(0), device, allow_direct=allow_direct), batch_rows)
 
     def _merged_part(self, part: Part, device: torch.device, *, allow_direct: bool) -> Batch:
         """Each group once. The part's batches are given up."""
