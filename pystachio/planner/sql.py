@@ -17,11 +17,12 @@ from typing import Any, Final, TypeVar
 
 import pyarrow as pa
 
-from pystachio.errors import InvalidRequest, PystachioError
+from pystachio.errors import InvalidRequest, PystachioError, Unsupported
 from pystachio.operators.batch import Schema
 from pystachio.planner.sql_errors import from_datafusion
 from pystachio.planner.sql_guard import Admitted, admit
 from pystachio.planner.sql_membership import refuse_repeated_comparison
+from pystachio.planner.sql_patterns import is_misread
 from pystachio.planner.substrait_types import is_plannable
 
 _T = TypeVar("_T")
@@ -97,6 +98,8 @@ class SqlPlanner:
                 f"the statement has {admitted.placeholders} parameters, values given: {len(parameters)}"
             )
         values = {str(number): parameter(value) for number, value in enumerate(parameters, 1)}
+        if admitted.has_patterns and any(is_misread(str(value.as_py())) for value in values.values()):
+            raise Unsupported("a regular expression with a literal backslash as a parameter", hint="write it out")
         return on_deep_stack(lambda: self._plan(sql, admitted, values))
 
     def _plan(self, sql: str, admitted: Admitted, parameters: Mapping[str, pa.Scalar]) -> PlannedStatement:

@@ -11,6 +11,7 @@ from pystachio.planner.sql_chains import balance
 from pystachio.planner.sql_distinct_from import respell
 from pystachio.planner.sql_limits import require_bounded
 from pystachio.planner.sql_membership import has_exists, has_null_sensitive_in
+from pystachio.planner.sql_patterns import group, has_patterns
 from pystachio.planner.sql_text import QUERY_WORDS, Kind, Token, is_word, pointed_at, position_of, tokenize
 
 MOST_CHARACTERS: Final = 16 << 20
@@ -35,7 +36,7 @@ class Admitted:
     """A text that may be parsed. `placeholders` counts the values it needs.
 
     `has_null_sensitive_in` and `has_exists`: which subquery predicates it has (`sql_membership`). `is_volatile`: its
-    plan holds a value of the moment it was made.
+    plan holds a value of the moment it was made. `has_patterns`: it compares with regular expressions.
     """
 
     sql: str
@@ -43,6 +44,7 @@ class Admitted:
     has_null_sensitive_in: bool
     has_exists: bool
     is_volatile: bool
+    has_patterns: bool
 
 
 def admit(sql: str) -> Admitted:
@@ -61,12 +63,21 @@ def admit(sql: str) -> Admitted:
     require_bounded(tokens)
     end = tokens[-1].end
     placeholders = _placeholders(tokens)
-    text = _respelt(sql[:end], tokens)
-    unambiguous = respell(text, tokens if text == sql[:end] else tokenize(text))
-    chosen = tokens if unambiguous == sql[:end] else tokenize(unambiguous)
+    source, patterns = sql[:end], has_patterns(tokens)
+    grouped = group(source, tokens) if patterns else source
+    if grouped != source:
+        source, tokens = grouped, tokenize(grouped)
+    text = _respelt(source, tokens)
+    unambiguous = respell(text, tokens if text == source else tokenize(text))
+    chosen = tokens if unambiguous == source else tokenize(unambiguous)
     is_volatile = any(token.kind is Kind.WORD and token.text in _VOLATILE for token in tokens)
     return Admitted(
-        balance(unambiguous, chosen), placeholders, has_null_sensitive_in(tokens), has_exists(tokens), is_volatile
+        balance(unambiguous, chosen),
+        placeholders,
+        has_null_sensitive_in(tokens),
+        has_exists(tokens),
+        is_volatile,
+        patterns,
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Final
 
@@ -9,10 +10,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import torch
 
-from pystachio.errors import InvalidRequest
+from pystachio.errors import InvalidRequest, Unsupported
 from pystachio.operators.column import BytesColumn, Column, FixedColumn
 from pystachio.operators.functions.text import or_else
 from pystachio.operators.kernels.regular_expressions import compile_expression
+
+_ESCAPES_AND_CLASSES: Final = re.compile(r"\\.|\[\^?\]?(?:\\.|[^\]\\])*\]", re.DOTALL)
+_ASSERTIONS: Final = ("\\b", "\\B", "\\A", "\\z")
 
 
 def _matches_quickly(texts: BytesColumn, pattern: str, flags: str = "") -> Column | None:
@@ -40,7 +44,25 @@ def _regexp_matches(values: pa.Array, pattern: str, flags: str = "") -> pa.Array
 def _regexp_replace(values: pa.Array, pattern: str, replacement: str, flags: str = "") -> pa.Array:
     limit = -1 if "g" in flags else 1
     expression = _regular_flags(flags) + pattern
+    if limit == 1 and _looks_around(pattern, flags):
+        raise Unsupported(
+            f"regexp_replace of the first match of an expression that looks around it: {pattern!r}",
+            hint="add the flag 'g', or do without ^, $ and \\b inside the expression",
+        )
     return _checked(lambda: pc.replace_substring_regex(values, expression, replacement, max_replacements=limit))
+
+
+def _looks_around(pattern: str, flags: str) -> bool:
+    """Whether what is around a match decides about it, other than that it begins or ends there.
+
+    To replace one match Arrow matches what was found once more, by itself.
+    """
+    if any(found.group() in _ASSERTIONS for found in _ESCAPES_AND_CLASSES.finditer(pattern)):
+        return True
+    bare = _ESCAPES_AND_CLASSES.sub("", pattern)
+    if "|" not in bare and "m" not in flags and "(?" not in bare.replace("(?:", ""):
+        bare = bare.removeprefix("^").removesuffix("$")
+    return "^" in bare or "$" in bare
 
 
 def _checked(run: Callable[[], pa.Array]) -> pa.Array:

@@ -1,0 +1,57 @@
+"""Regular expressions with a literal backslash, which DataFusion would turn into a LIKE that means something else.
+
+It takes an expression of plain characters for a text to be contained, and leaves its backslashes to LIKE, whose escapes
+they are. An expression with a group is left alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from pystachio.planner.sql_text import Kind, Token, is_word
+
+_BACKSLASH = "\\\\"
+_OPERATORS = ("~", "!~", "~*", "!~*")
+
+
+def has_patterns(tokens: Sequence[Token]) -> bool:
+    """Whether the statement compares with regular expressions."""
+    return any(_is_operator(token) or is_word(token, "REGEXP_LIKE") for token in tokens)
+
+
+def is_misread(pattern: str) -> bool:
+    """Whether an expression may be one that is taken for a text."""
+    return _BACKSLASH in pattern
+
+
+def group(sql: str, tokens: Sequence[Token]) -> str:
+    """The statement with such expressions in groups."""
+    parts, at = [], 0
+    for token in _patterns(tokens):
+        text = sql[token.start : token.end]
+        if text.startswith("'") and text.endswith("'") and is_misread(text):
+            parts.append(f"{sql[at : token.start]}'({text[1:-1]})'")
+            at = token.end
+    return "".join((*parts, sql[at:])) if parts else sql
+
+
+def _patterns(tokens: Sequence[Token]) -> list[Token]:
+    """The strings that are compared with, in order."""
+    found = []
+    for number, token in enumerate(tokens[:-1]):
+        if _is_operator(token):
+            found.append(tokens[number + 1])
+        elif is_word(token, "REGEXP_LIKE"):
+            depth = 0
+            for place in range(number + 1, len(tokens) - 1):
+                depth += (tokens[place].text == "(") - (tokens[place].text == ")")
+                if depth < 1:
+                    break
+                if depth == 1 and tokens[place].text == ",":
+                    found.append(tokens[place + 1])
+                    break
+    return sorted((token for token in found if token.kind is Kind.STRING), key=lambda token: token.start)
+
+
+def _is_operator(token: Token) -> bool:
+    return token.kind is Kind.SYMBOL and token.text in _OPERATORS

@@ -1,0 +1,70 @@
+"""Regular expressions with backslashes and assertions: RE2's answers, or a typed refusal."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import duckdb
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+import pystachio
+from pystachio.errors import Unsupported
+
+TEXTS = ["a\\b", "%", "axb", "xab", "ab", "a\\", "b", "", "bab", "a b", None]
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("patterns") / "f.parquet"
+    pq.write_table(pa.table({"s": TEXTS}), path)
+    return path
+
+
+@pytest.fixture(scope="module")
+def session(path: Path) -> Iterator[pystachio.Session]:
+    with pystachio.connect(threads=1) as session:
+        session.register("f", path)
+        yield session
+
+
+def oracle(path: Path, sql: str) -> list[object]:
+    return [row[0] for row in duckdb.connect().execute(sql.replace(" from f", f" from '{path}'")).fetchall()]
+
+
+@pytest.mark.parametrize(
+    "pattern", [r"\\", r"\\b", r"a\\", r"^a\\", "a.b", r"^\\$", "x(a|b)", r"[\\]", r"(a\\|x)", "%"]
+)
+def test_a_literal_backslash_is_one(session: pystachio.Session, path: Path, pattern: str) -> None:
+    wanted = oracle(path, f"select s from f where regexp_matches(s, '{pattern}')")
+    others = oracle(path, f"select s from f where not regexp_matches(s, '{pattern}')")
+    for condition, expected in (
+        (f"regexp_like(s, '{pattern}')", wanted),
+        (f"regexp_like(concat(s, ''), '{pattern}')", wanted),
+        (f"s ~ '{pattern}'", wanted),
+        (f"s !~ '{pattern}'", others),
+    ):
+        assert session.sql(f"select s from f where {condition}").to_arrow().column(0).to_pylist() == expected
+
+
+def test_a_parameter_with_a_literal_backslash_is_refused(session: pystachio.Session) -> None:
+    with pytest.raises(Unsupported, match="backslash"):
+        session.sql("select s from f where regexp_like(s, $1)", parameters=[r"a\\b"])
+    found = session.sql("select s from f where s = $1", parameters=[r"a\b"]).to_arrow()
+    assert found.num_rows == 1
+
+
+@pytest.mark.parametrize("pattern", ["^a", "b$", "^a(.*)b$", "(?i)A", "[$^]", r"a\$", "x|ab", r"\s", "(a|b)+", "a{1}b"])
+def test_the_first_match_is_replaced(session: pystachio.Session, path: Path, pattern: str) -> None:
+    sql = f"select regexp_replace(s, '{pattern}', 'X') from f"
+    assert session.sql(sql).to_arrow().column(0).to_pylist() == oracle(path, sql)
+
+
+@pytest.mark.parametrize("pattern", ["(^a|ab){1}", "^a|a{1}b", "(?i)^A|AB", r"b\b|\Bab", r"\Bb", "(?m)^a", "a{1}$|ab"])
+def test_what_looks_around_a_match_is_refused_or_right(session: pystachio.Session, path: Path, pattern: str) -> None:
+    with pytest.raises(Unsupported, match="looks around"):
+        session.sql(f"select regexp_replace(s, '{pattern}', 'X') from f").to_arrow()
+    sql = f"select regexp_replace(s, '{pattern}', 'X', 'g') from f"
+    assert session.sql(sql).to_arrow().column(0).to_pylist() == oracle(path, sql)
