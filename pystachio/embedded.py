@@ -410,7 +410,7 @@ class RunningPlan:
         total = sum(scan.table.rows for scan in scans.values())
         snapshots = self._snapshots()
         done = sum(snapshots[name].rows_in for name in scans if name in snapshots)
-        return done / total if total else None
+        return min(1.0, done / total) if total else None
 
     def _snapshots(self) -> dict[str, OperatorSnapshot]:
         if self._handle is None:

@@ -25,11 +25,12 @@ class Coalesced:
         self._pending_rows = 0
 
     def process(self, batch: Batch) -> Iterator[Batch]:
+        waiting = batch if batch.length >= self._least_rows else settled_batch(batch, waits=True)
         with self._lock:
             if not self._pending and batch.length >= self._least_rows:
                 due = [batch]
             else:
-                self._pending.append(settled_batch(batch, waits=True))
+                self._pending.append(waiting)
                 self._pending_rows += batch.length
                 due = self._take() if self._pending_rows >= self._least_rows else []
         if due:

@@ -86,6 +86,7 @@ class Scan:
         planned = self._planned(ctx, predicate, filters)
         ctx.metrics.count("row groups pruned", planned.pruned_row_groups)
         ctx.metrics.count("bytes not read", planned.skipped_bytes)
+        ctx.metrics.add_batch(rows_in=self.table.rows - sum(unit.rows for unit in planned.units), batches=0)
         bounds = tuple(self.table.bounds(column) for column in self.columns)
         dictionaries = self._dictionaries() if ctx.settings.dictionary_codes else {}
         hot = HotColumns(ctx.hot, dictionaries, bounds)

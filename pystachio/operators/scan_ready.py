@@ -20,8 +20,9 @@ class Left:
         self._units = units
         self._hot: list[HotRows] = []
         self._jobs = 0
+        self._told = False
 
-    def is_hot(self, rows: HotRows) -> None:
+    def became_hot(self, rows: HotRows) -> None:
         """A unit is among `rows`, to be put out by jobs that take from them."""
         with self._lock:
             self._units -= 1
@@ -36,17 +37,20 @@ class Left:
         """A job has taken from hot rows what there was; True when nothing is left."""
         with self._lock:
             self._jobs -= 1
-            return self._is_nothing
+            return self._tell()
 
     def unit_ended(self) -> bool:
         """A unit that is not hot is done with; True when nothing is left."""
         with self._lock:
             self._units -= 1
-            return self._is_nothing
+            return self._tell()
 
-    @property
-    def _is_nothing(self) -> bool:
-        return self._units == self._jobs == 0 and all(rows.is_empty for rows in self._hot)
+    def _tell(self) -> bool:
+        """Whether nothing is left: once, because a job may begin after the last rows were taken."""
+        if self._told or self._units or self._jobs or not all(rows.is_empty for rows in self._hot):
+            return False
+        self._told = True
+        return True
 
 
 class Ready(Generic[T]):
@@ -94,6 +98,10 @@ class Ready(Generic[T]):
                 if self._hot_jobs < min(self._workers, jobs_for(first.length)):
                     self._hot_jobs += 1
                     return first
+                read = next((each for each in self._waiting if not isinstance(each, HotRows)), None)
+                if read is not None:
+                    self._waiting.remove(read)
+                    return read
             elif first is not None:
                 self._waiting.popleft()
                 return first

@@ -172,8 +172,8 @@ class ScanRows:
             self.unit.survivors += survivors
 
     @property
-    def whole(self) -> int:
-        """How many rows the columns have."""
+    def unit_rows(self) -> int:
+        """How many rows the unit has, of which these are some."""
         return self.length if self.unit is None else self.unit.unit.rows
 
     @property
@@ -223,7 +223,7 @@ class HotRows:
 
     @property
     def is_empty(self) -> bool:
-        return not self._waiting
+        return self._rows == 0
 
     @property
     def length(self) -> int:

@@ -141,6 +141,7 @@ class ScanRun:
         if not self._reader.rules_out(unit):
             return False
         self._reader.skipped(unit, 0, unit.rows)
+        self._ctx.metrics.add_batch(rows_in=unit.rows, batches=0)
         self._left.unit_ended()
         return True
 
@@ -148,7 +149,7 @@ class ScanRun:
         self._ctx.metrics.count("bytes from memory", sum(map(column_nbytes, columns.values())))
         unit_rows = UnitRows(self._reader, unit, columns)
         rows = ScanRows(self._reader, columns, Piece(0, unit.rows, None), is_tested=False, unit=unit_rows)
-        self._left.is_hot(self._ready.put_hot(rows))
+        self._left.became_hot(self._ready.put_hot(rows))
 
     async def _reserve(self, nbytes: int, tier: Tier) -> Reservation:
         reservation = await self._ctx.memory.reserve(nbytes, tier=tier, transient=True)
@@ -218,6 +219,7 @@ class ScanRun:
                 else:
                     spared = _read_bytes(fetch.unit, rows.missing(self._reader.rest), fetch.stored)
                     self._ctx.metrics.count("bytes not read", spared)
+                    self._ctx.metrics.add_batch(rows_in=fetch.unit.rows, batches=0)
                     self._left.unit_ended()
             else:
                 produce = rows.select_and_put_out if self._selects_first() else rows.decode_and_put_out
@@ -255,6 +257,7 @@ class ScanRun:
             await self._out.emit(produce, last=last)
             return
         stream = self._ctx.stream
+        self._ctx.metrics.add_batch(rows_in=sum(unit.rows for unit in units), batches=0)
         nbytes = sum(unit.decoded_bytes(self._reader.output) for unit in units)
         reservation = await self._reserve(nbytes, Tier.DEVICE)
         await self._out.emit(lambda: (to_device(batch, stream) for batch in gathered(produce())), last=last)

@@ -135,6 +135,7 @@ class _Sink:
         end = time.perf_counter() + _JOB_SECONDS
         for part in parts:
             self.take(part)
+            self.ctx.metrics.add_batch(rows_in=part.length, batches=0)
             if time.perf_counter() >= end:
                 return False
         return True

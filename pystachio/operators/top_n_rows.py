@@ -50,12 +50,14 @@ class BestRows:
     threshold: Threshold | None = None
     _parts: list[Batch] = field(default_factory=list)
     _waiting: int = 0
+    _held: int = 0
     _is_cut: bool = False
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def add(self, rows: Batch) -> None:
         with self._lock:
             self._parts.append(rows)
+            self._held += rows.nbytes
             self._is_cut = False
             self._waiting += rows.length
             enough = max(_LEAST_WAITING, self.wanted) if self.threshold is not None else self.wanted
@@ -71,16 +73,15 @@ class BestRows:
 
     @property
     def nbytes(self) -> int:
-        """What the rows take, and take again while they are cut."""
-        with self._lock:
-            return 2 * sum(part.nbytes for part in self._parts)
+        """What the rows take, and take again while they are cut; does not wait for that."""
+        return 2 * self._held
 
     def _cut(self) -> None:
         whole = concat_batches(self._parts)
         ascending = Direction(descending=False, nulls_first=False)
         keys = [*zip(whole.columns, (*self.directions, ascending), strict=True)]
         best = take_batch(whole, sort_order(keys, whole.length)[: self.wanted])
-        self._parts, self._is_cut = [best], True
+        self._parts, self._is_cut, self._held = [best], True, best.nbytes
         self._waiting = 0
         if best.length == self.wanted:
             last = self.wanted - 1

@@ -98,7 +98,7 @@ class SqlPlanner:
                 f"the statement has {admitted.placeholders} parameters, values given: {len(parameters)}"
             )
         values = {str(number): parameter(value) for number, value in enumerate(parameters, 1)}
-        if admitted.has_patterns and any(is_misread(str(value.as_py())) for value in values.values()):
+        if any(is_misread(str(values[str(number)].as_py())) for number in admitted.patterns):
             raise Unsupported("a regular expression with a literal backslash as a parameter", hint="write it out")
         return on_deep_stack(lambda: self._plan(sql, admitted, values))
 

@@ -11,7 +11,7 @@ from pystachio.planner.sql_chains import balance
 from pystachio.planner.sql_distinct_from import respell
 from pystachio.planner.sql_limits import require_bounded
 from pystachio.planner.sql_membership import has_exists, has_null_sensitive_in
-from pystachio.planner.sql_patterns import group, has_patterns
+from pystachio.planner.sql_patterns import group, has_patterns, parameters
 from pystachio.planner.sql_text import QUERY_WORDS, Kind, Token, is_word, pointed_at, position_of, tokenize
 
 MOST_CHARACTERS: Final = 16 << 20
@@ -36,7 +36,8 @@ class Admitted:
     """A text that may be parsed. `placeholders` counts the values it needs.
 
     `has_null_sensitive_in` and `has_exists`: which subquery predicates it has (`sql_membership`). `is_volatile`: its
-    plan holds a value of the moment it was made. `has_patterns`: it compares with regular expressions.
+    plan holds a value of the moment it was made. `patterns`: the numbers of the values that are
+    regular expressions.
     """
 
     sql: str
@@ -44,7 +45,7 @@ class Admitted:
     has_null_sensitive_in: bool
     has_exists: bool
     is_volatile: bool
-    has_patterns: bool
+    patterns: frozenset[int]
 
 
 def admit(sql: str) -> Admitted:
@@ -63,8 +64,9 @@ def admit(sql: str) -> Admitted:
     require_bounded(tokens)
     end = tokens[-1].end
     placeholders = _placeholders(tokens)
-    source, patterns = sql[:end], has_patterns(tokens)
-    grouped = group(source, tokens) if patterns else source
+    source = sql[:end]
+    patterns = parameters(tokens) if has_patterns(tokens) else frozenset()
+    grouped = group(source, tokens) if has_patterns(tokens) else source
     if grouped != source:
         source, tokens = grouped, tokenize(grouped)
     text = _respelt(source, tokens)

@@ -29,14 +29,21 @@ def group(sql: str, tokens: Sequence[Token]) -> str:
     parts, at = [], 0
     for token in _patterns(tokens):
         text = sql[token.start : token.end]
-        if text.startswith("'") and text.endswith("'") and is_misread(text):
+        if token.kind is Kind.STRING and text.startswith("'") and text.endswith("'") and is_misread(text):
             parts.append(f"{sql[at : token.start]}'({text[1:-1]})'")
             at = token.end
     return "".join((*parts, sql[at:])) if parts else sql
 
 
+def parameters(tokens: Sequence[Token]) -> frozenset[int]:
+    """The numbers of the parameters that are regular expressions."""
+    places = [token.start for token in tokens if token.kind is Kind.PLACEHOLDER]
+    marks = [token for token in _patterns(tokens) if token.kind is Kind.PLACEHOLDER]
+    return frozenset(places.index(token.start) + 1 if token.text == "?" else int(token.text[1:]) for token in marks)
+
+
 def _patterns(tokens: Sequence[Token]) -> list[Token]:
-    """The strings that are compared with, in order."""
+    """What is compared with, in order."""
     found = []
     for number, token in enumerate(tokens[:-1]):
         if _is_operator(token):
@@ -50,7 +57,7 @@ def _patterns(tokens: Sequence[Token]) -> list[Token]:
                 if depth == 1 and tokens[place].text == ",":
                     found.append(tokens[place + 1])
                     break
-    return sorted((token for token in found if token.kind is Kind.STRING), key=lambda token: token.start)
+    return sorted(found, key=lambda token: token.start)
 
 
 def _is_operator(token: Token) -> bool:

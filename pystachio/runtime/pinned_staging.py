@@ -77,8 +77,8 @@ class StagingBuffers:
             buffer.emptied.synchronize()
         return buffer
 
-    def give_back(self, buffer: StagingBuffer, emptied: CopyEvent) -> None:
-        """It may be filled again when `emptied` has passed."""
+    def give_back(self, buffer: StagingBuffer, emptied: CopyEvent | None) -> None:
+        """It may be filled again when `emptied` has passed; None: at once."""
         buffer.emptied = emptied
         with self._returned:
             self._under_way.append(buffer)
@@ -149,7 +149,12 @@ class _Filling:
     def end(self) -> None:
         if self._buffer is not None:
             buffer, self._buffer = self._buffer, None
-            self._buffers.give_back(buffer, self._record())
+            try:
+                emptied: CopyEvent | None = self._record()
+            except BaseException:
+                self._buffers.give_back(buffer, None)
+                raise
+            self._buffers.give_back(buffer, emptied)
 
 
 def _as_bytes(tensor: torch.Tensor) -> torch.Tensor:

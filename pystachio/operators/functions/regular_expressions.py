@@ -16,6 +16,9 @@ from pystachio.operators.functions.text import or_else
 from pystachio.operators.kernels.regular_expressions import compile_expression
 
 _ESCAPES_AND_CLASSES: Final = re.compile(r"\\.|\[\^?\]?(?:\\.|[^\]\\])*\]", re.DOTALL)
+_GROUP: Final = re.compile(r"\((?!\?)|\(\?P?<(?![=!])")
+_REFERENCE: Final = re.compile(r"\\(\d)|\\.")
+_MOST_REFERENCES: Final = 9
 _ASSERTIONS: Final = ("\\b", "\\B", "\\A", "\\z")
 
 
@@ -45,10 +48,8 @@ def _regexp_replace(values: pa.Array, pattern: str, replacement: str, flags: str
     limit = -1 if "g" in flags else 1
     expression = _regular_flags(flags) + pattern
     if limit == 1 and _looks_around(pattern, flags):
-        raise Unsupported(
-            f"regexp_replace of the first match of an expression that looks around it: {pattern!r}",
-            hint="add the flag 'g', or do without ^, $ and \\b inside the expression",
-        )
+        # Arrow matches what it has found once more, by itself: let it find the whole text.
+        expression, replacement = _of_whole_text(expression, replacement)
     return _checked(lambda: pc.replace_substring_regex(values, expression, replacement, max_replacements=limit))
 
 
@@ -63,6 +64,15 @@ def _looks_around(pattern: str, flags: str) -> bool:
     if "|" not in bare and "m" not in flags and "(?" not in bare.replace("(?:", ""):
         bare = bare.removeprefix("^").removesuffix("$")
     return "^" in bare or "$" in bare
+
+
+def _of_whole_text(expression: str, replacement: str) -> tuple[str, str]:
+    """The same replacement of the first match, as one of the whole text."""
+    groups = len(_GROUP.findall(_ESCAPES_AND_CLASSES.sub("", expression)))
+    if groups + 3 > _MOST_REFERENCES:
+        raise Unsupported(f"regexp_replace with {groups} groups in an expression that looks around a match")
+    shifted = _REFERENCE.sub(lambda found: f"\\{int(found[1]) + 2}" if found[1] else found[0], replacement)
+    return rf"\A((?s:.*?))({expression})((?s:.*))\z", rf"\1{shifted}\{groups + 3}"
 
 
 def _checked(run: Callable[[], pa.Array]) -> pa.Array:

@@ -100,6 +100,7 @@ class Flow:
     def _scanned(self, rows: Sequence[ScanRows], producer: Context) -> Iterator[Batch]:
         """Rows of one scan."""
         length = sum(each.length for each in rows)
+        producer.metrics.add_batch(rows_in=sum(each.piece.stop - each.piece.start for each in rows), batches=0)
         together: list[SegmentRows] = []
         segment: Segment | None = None
         for each in rows:

@@ -63,7 +63,7 @@ def write_segment(
         saved = trace.saved()
         try:
             made = _write_stage(trace, transform, fields)
-            if isinstance(made, FoldedGroups) and not made.fits(first, rows if scanned is None else scanned.whole):
+            if isinstance(made, FoldedGroups) and not made.fits(first, rows if scanned is None else scanned.unit_rows):
                 raise NotTraceable("groups that are too far apart")
         except NotTraceable:
             trace.restore(saved)

@@ -22,6 +22,7 @@ _OTHERS: Final = 128
 """Where a set says whether it has all characters that are not ASCII."""
 
 _MOST_GROUPS: Final = 9
+_DEEPEST: Final = 50
 _META: Final = frozenset("\\^$.|?*+()[]{}")
 _CLASSES: Final = {"d": "0123456789", "s": "\t\n\f\r ", "w": "0123456789_"}
 _CONTROL: Final = {"n": "\n", "t": "\t", "r": "\r", "f": "\f"}
@@ -210,6 +211,8 @@ class _Parser:
                 return character
 
     def _group(self, depth: int) -> _Node:
+        if depth == _DEEPEST:
+            raise _Unknown
         number = 0
         if self._next() == "?":
             if self.pattern[self.at : self.at + 2] != "?:":

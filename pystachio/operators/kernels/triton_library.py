@@ -70,7 +70,19 @@ def disagreements(module: ModuleType, device: torch.device) -> list[str]:
         "lookup_within": (table, keys, -3, kept),
     }
     wrong = [name for name, arguments in cases.items() if not _same(module, name, arguments)]
+    if not _groups(module, codes):
+        wrong.append("group_rows")
     return wrong if _numbers(module, keys) else [*wrong, "number_keys"]
+
+
+def _groups(module: ModuleType, codes: torch.Tensor) -> bool:
+    """Which row stands for a code is up to the device."""
+    counts, holders = module.group_rows(codes, 7)
+    expected, _ = portable.group_rows(codes, 7)
+    present = torch.nonzero(expected).squeeze(1)
+    return torch.equal(counts, expected) and torch.equal(
+        codes.index_select(0, holders.index_select(0, present) - 1), present.to(codes.dtype)
+    )
 
 
 def _numbers(module: ModuleType, keys: torch.Tensor) -> bool:

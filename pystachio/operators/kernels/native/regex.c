@@ -4,7 +4,10 @@
 
 #include <string.h>
 
-enum { MOST_FRAMES = 512, MOST_SLOTS = 20, SET_BYTES = 259, OTHERS = 256, IS_ALL_BUT_ONE = 257, THE_ONE = 258, STEPS_PER_BYTE = 64, LEAST_STEPS = 1 << 14 };
+enum { MOST_FRAMES = 512, MOST_SLOTS = 20, SET_BYTES = 259, OTHERS = 256, IS_ALL_BUT_ONE = 257, THE_ONE = 258 };
+
+/* What a text may cost, and what earlier ones leave to it: beyond, RE2 is quicker. */
+enum { STEPS_PER_BYTE = 16, MOST_SAVED_STEPS = 1 << 14 };
 
 /* Where to go on after a failure. `low` >= 0: a run may give back characters down to there; UNDO: slot `at` was
  * `position`. */
@@ -150,8 +153,9 @@ static enum outcome match_at(const ps_re_program *program, const uint8_t *text, 
     }
 }
 
-static enum outcome search(const ps_re_program *program, const uint8_t *text, int32_t length, int32_t *spans) {
-    int64_t steps = LEAST_STEPS + (int64_t)length * STEPS_PER_BYTE;
+static enum outcome search(const ps_re_program *program, const uint8_t *text, int32_t length, int64_t *steps,
+                           int32_t *spans) {
+    *steps = (*steps < MOST_SAVED_STEPS ? *steps : MOST_SAVED_STEPS) + ((int64_t)length + 1) * STEPS_PER_BYTE;
     const ps_re_instruction *first = program->instructions;
     for (int32_t start = 0; start <= length; start++) {
         if (first->operation == PS_RE_TEXT) {
@@ -161,7 +165,7 @@ static enum outcome search(const ps_re_program *program, const uint8_t *text, in
         } else if (start > 0 && start < length && (text[start] & 0xC0) == 0x80) {
             continue;
         }
-        enum outcome outcome = match_at(program, text, length, start, &steps, spans);
+        enum outcome outcome = match_at(program, text, length, start, steps, spans);
         if (outcome != NO_MATCH || first->operation == PS_RE_BEGIN) return outcome;
     }
     return NO_MATCH;
@@ -170,13 +174,14 @@ static enum outcome search(const ps_re_program *program, const uint8_t *text, in
 int32_t pystachio_regex_spans(const ps_re_program *program, const int64_t *offsets, const uint8_t *data,
                               int64_t data_bytes, int64_t rows, int32_t *spans) {
     int32_t slots = program->slots;
+    int64_t steps = MOST_SAVED_STEPS;
     if (slots < 2 || slots > MOST_SLOTS) return PS_NOT_HANDLED;
     for (int64_t row = 0; row < rows; row++, spans += slots) {
         int64_t first = offsets[row], length = offsets[row + 1] - first;
         if (first < 0 || length < 0 || length > data_bytes - first) return PS_CORRUPT;
         if (length > INT32_MAX / 2) return PS_NOT_HANDLED;
         memset(spans, 0xFF, (size_t)slots * sizeof *spans);
-        if (search(program, data + first, (int32_t)length, spans) == TOO_LONG) return PS_NOT_HANDLED;
+        if (search(program, data + first, (int32_t)length, &steps, spans) == TOO_LONG) return PS_NOT_HANDLED;
     }
     return PS_OK;
 }
