@@ -192,12 +192,13 @@ def test_kernels_are_checked_on_the_device_before_their_first_use(
 ) -> None:
     assert triton_library.disagreements(launch, CPU) == []
     wrong = ModuleType("wrong")
-    for name in ("group_sums", "indices_of_true", "compact", "lookup_within", "insert_keys", "find_keys"):
+    for name in ("group_sums", "indices_of_true", "compact", "lookup_within", "insert_keys", "find_keys", "group_rows"):
         setattr(wrong, name, getattr(launch, name))
     wrong.group_sums = lambda values, codes, slots, kept: launch.group_sums(values, codes, slots)
     wrong.compact = lambda mask, columns: launch.compact(~mask, columns)
     wrong.find_keys = lambda table, keys: launch.find_keys(table, keys ^ 1)
-    assert triton_library.disagreements(wrong, CPU) == ["group_sums", "compact", "number_keys"]
+    wrong.group_rows = lambda codes, slots: tuple(each + 1 for each in launch.group_rows(codes, slots))
+    assert triton_library.disagreements(wrong, CPU) == ["group_sums", "compact", "group_rows", "number_keys"]
 
 
 def test_without_a_device_torch_does_it_and_the_reason_is_told() -> None:
