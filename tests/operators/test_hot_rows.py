@@ -14,6 +14,7 @@ import torch
 
 import pystachio
 from pystachio.operators import scan_rows
+from pystachio.operators.fusion import segment
 from pystachio.operators.scan_rows import HotRows, Piece, RowReader, ScanRows, jobs_for
 
 ROWS = 300_000
@@ -117,6 +118,21 @@ def test_answers_from_memory_are_those_of_the_first_run(table: Path, threads: in
             for _ in range(2):
                 found = session.sql(sql).to_arrow()
                 assert sorted(map(str, zip(*(column.to_pylist() for column in found.columns)))) == wanted, sql
+
+
+def test_rows_that_are_put_out_in_several_runs(table: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Columns that go through as they are stay beside those that are computed."""
+    monkeypatch.setattr(segment, "_MOST_PUT_OUT", 2048)
+    oracle = duckdb.connect()
+    oracle.execute(f"create view t as select * from '{table}'")
+    with pystachio.connect(threads=2, chunk_cache=False) as session:
+        session.register("t", table)
+        for sql in ("select id + 1, text, word, maybe, price * 2 from t", "select text, id from t where id % 3 = 1"):
+            wanted = sorted(map(str, oracle.execute(sql).fetchall()))
+            for _ in range(2):
+                found = session.sql(sql).to_arrow()
+                rows = zip(*(column.to_pylist() for column in found.columns), strict=True)
+                assert sorted(map(str, rows)) == wanted, sql
 
 
 @pytest.mark.parametrize("threads", [1, 2])
