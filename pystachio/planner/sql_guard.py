@@ -11,7 +11,7 @@ from pystachio.planner.sql_chains import balance
 from pystachio.planner.sql_distinct_from import respell
 from pystachio.planner.sql_limits import require_bounded
 from pystachio.planner.sql_membership import has_exists, has_null_sensitive_in
-from pystachio.planner.sql_patterns import group, has_patterns, parameters
+from pystachio.planner.sql_patterns import group, parameters
 from pystachio.planner.sql_text import QUERY_WORDS, Kind, Token, is_word, pointed_at, position_of, tokenize
 
 MOST_CHARACTERS: Final = 16 << 20
@@ -65,8 +65,8 @@ def admit(sql: str) -> Admitted:
     end = tokens[-1].end
     placeholders = _placeholders(tokens)
     source = sql[:end]
-    patterns = parameters(tokens) if has_patterns(tokens) else frozenset()
-    grouped = group(source, tokens) if has_patterns(tokens) else source
+    patterns = parameters(tokens)
+    grouped = group(source, tokens)
     if grouped != source:
         source, tokens = grouped, tokenize(grouped)
     text = _respelt(source, tokens)

@@ -14,11 +14,6 @@ _BACKSLASH = "\\\\"
 _OPERATORS = ("~", "!~", "~*", "!~*")
 
 
-def has_patterns(tokens: Sequence[Token]) -> bool:
-    """Whether the statement compares with regular expressions."""
-    return any(_is_operator(token) or is_word(token, "REGEXP_LIKE") for token in tokens)
-
-
 def is_misread(pattern: str) -> bool:
     """Whether an expression may be one that is taken for a text."""
     return _BACKSLASH in pattern
@@ -37,9 +32,10 @@ def group(sql: str, tokens: Sequence[Token]) -> str:
 
 def parameters(tokens: Sequence[Token]) -> frozenset[int]:
     """The numbers of the parameters that are regular expressions."""
-    places = [token.start for token in tokens if token.kind is Kind.PLACEHOLDER]
-    marks = [token for token in _patterns(tokens) if token.kind is Kind.PLACEHOLDER]
-    return frozenset(places.index(token.start) + 1 if token.text == "?" else int(token.text[1:]) for token in marks)
+    marks = (token for token in tokens if token.kind is Kind.PLACEHOLDER)
+    numbers = {token.start: number for number, token in enumerate(marks, 1)}
+    patterns = (token for token in _patterns(tokens) if token.kind is Kind.PLACEHOLDER)
+    return frozenset(numbers[token.start] if token.text == "?" else int(token.text[1:]) for token in patterns)
 
 
 def _patterns(tokens: Sequence[Token]) -> list[Token]:
