@@ -54,5 +54,5 @@ $(STAMP): pyproject.toml setup.py $(wildcard pystachio/operators/kernels/native/
 	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || \
 	    { echo "The venv module is missing from $(PYTHON). On Debian: sudo apt install python3-venv"; exit 1; }
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --editable '.[dev]'
+	$(BIN)/python -m pip install --quiet --editable '.[dev,ray]'
 	@touch $@

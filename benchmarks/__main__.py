@@ -1,4 +1,4 @@
-"""`python -m benchmarks NAME [--scale N] [--quick] [--json FILE] [--record]`.
+"""`python -m benchmarks NAME [--scale N] [--quick | --long] [--json FILE] [--record]`.
 
 `all` is everything but `gpu`, which needs a GPU to say something about one.
 
@@ -37,6 +37,8 @@ NAMES = (
     "trace_cost",
     "isolation",
     "overlap",
+    "cluster",
+    "faults",
 )
 
 
@@ -47,6 +49,7 @@ def main() -> int:
         "--scale", type=float, default=None, help="of the data, TPC-H's scale factor (default 1; 0.1 with --quick)"
     )
     parser.add_argument("--quick", action="store_true", help="a smaller run of the same code")
+    parser.add_argument("--long", action="store_true", help="hours instead of minutes, where there is such a run")
     parser.add_argument("--json", type=Path, default=None, help="write the figures here")
     parser.add_argument("--record", action="store_true", help="put the figures into today's page of results")
     options = parser.parse_args()
@@ -54,15 +57,15 @@ def main() -> int:
     command = "python -m benchmarks " + " ".join(sys.argv[1:])
     if options.name == "all":
         return _run_several(NAMES, scale, options.quick, command)
-    found = _run(options.name, scale, options.quick)
+    found = _run(options.name, scale, options.quick, **({"long": True} if options.long else {}))
     if options.record:
         results.record(options.name, found, command)
     return report(found.figures, options.json, command)
 
 
-def _run(name: str, scale: float, quick: bool) -> Report:
+def _run(name: str, scale: float, quick: bool, **more: bool) -> Report:
     """What the benchmark found; its table and notes are printed here, its figures are not."""
-    found = import_module(f"benchmarks.{name}").run(scale=scale, quick=quick)
+    found = import_module(f"benchmarks.{name}").run(scale=scale, quick=quick, **more)
     if not isinstance(found, Report):
         return Report(found)
     sys.stdout.write(f"\n{found.table}\n" if found.table else "")

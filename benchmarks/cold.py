@@ -1,7 +1,8 @@
 """Statements whose files are not in memory: before each run the page cache is told to forget them.
 
-Each run has a session, or a connection, of its own: neither engine has anything left from the run before but its files.
-Opening it is not part of the time. Ours decodes nothing here either: its columns are on disk from earlier runs.
+Each run has a session, or a connection, of its own: neither engine has anything left from the run before but its files,
+and what memory, without its content, the process keeps of what was freed. Opening it is not part of the time. Ours
+decodes nothing here either: its columns are on disk from earlier runs.
 """
 
 from __future__ import annotations

@@ -68,8 +68,8 @@ class Phase:
 def run(*, scale: float, quick: bool) -> list[Figure]:
     scale = max(scale, 1.0)  # less would be no I/O
     rounds, per_round = (2, 32) if quick else (6, 64)
-    folders = _disks(scale)
-    statements = _statements(per_round)
+    folders = make_disks(scale)
+    statements = make_statements(per_round)
     _verify(folders, statements)
     idle, beside, fifo, alone = Phase(), Phase(), Phase(), Phase()
     with _connect(folders, "pystachio") as ours, _connect(folders, "fifo") as theirs:
@@ -97,13 +97,13 @@ def _figures(idle: Phase, beside: Phase, fifo: Phase, alone: Phase) -> list[Figu
     return [
         Figure(
             f"interactive p{percent} beside {SCANS} batch scans, over idle",
-            _percentile(beside.seconds, percent) / _percentile(idle.seconds, percent),
+            percentile(beside.seconds, percent) / percentile(idle.seconds, percent),
             "ratio",
             goal=goal,
             peers={
-                "idle ms": _percentile(idle.seconds, percent) * 1e3,
-                "beside ms": _percentile(beside.seconds, percent) * 1e3,
-                "fifo ratio": _percentile(fifo.seconds, percent) / _percentile(idle.seconds, percent),
+                "idle ms": percentile(idle.seconds, percent) * 1e3,
+                "beside ms": percentile(beside.seconds, percent) * 1e3,
+                "fifo ratio": percentile(fifo.seconds, percent) / percentile(idle.seconds, percent),
             },
             samples=samples,
         )
@@ -187,7 +187,7 @@ def _ask(session: pystachio.Session, statements: Sequence[str], phase: Phase) ->
         phase.query_bytes += result.metrics().bytes_read
 
 
-def _statements(count: int) -> list[str]:
+def make_statements(count: int) -> list[str]:
     rng = random.Random(5)
     days = [f"{rng.randint(1993, 1997)}-{rng.randint(1, 12):02}-01" for _ in range(count)]
     return [QUERIES[number % len(QUERIES)].format(day=day) for number, day in enumerate(days)]
@@ -197,14 +197,14 @@ def _connect(folders: Sequence[Path], policy: str) -> pystachio.Session:
     disks = [{"path": str(folder), "rate": RATE, "latency": LATENCY} for folder in folders]
     session = pystachio.connect(emulated=disks, io_policy=policy, chunk_cache=False)
     for table in ORDER:
-        session.register(table, _files(folders, table))
+        session.register(table, files_of(folders, table))
     return session
 
 
 def _verify(folders: Sequence[Path], statements: Sequence[str]) -> None:
     peer = duckdb.connect()
     for table in ORDER:
-        peer.execute(f"create view {table} as from read_parquet({_files(folders, table)})")
+        peer.execute(f"create view {table} as from read_parquet({files_of(folders, table)})")
     with _connect(folders, "pystachio") as session:
         for sql in statements:
             problem = disagreement(session.sql(sql).to_arrow(), peer.execute(sql).fetchall(), sql)
@@ -212,7 +212,7 @@ def _verify(folders: Sequence[Path], statements: Sequence[str]) -> None:
                 raise AssertionError(f"{sql}: {problem}")
 
 
-def _disks(scale: float) -> list[Path]:
+def make_disks(scale: float) -> list[Path]:
     """The tables by date, in parts that lie on the disks in turns."""
     root = data.ROOT / f"isolation-{scale:g}"
     folders = [root / f"ssd{number}" for number in range(DISKS)]
@@ -232,15 +232,15 @@ def _disks(scale: float) -> list[Path]:
     return folders
 
 
-def _files(folders: Sequence[Path], table: str) -> list[str]:
+def files_of(folders: Sequence[Path], table: str) -> list[str]:
     """In the order of the parts: neighbours lie on different disks."""
     paths = [path for folder in folders for path in folder.glob(f"{table}-*.parquet")]
     return [str(path) for path in sorted(paths, key=lambda path: path.name)]
 
 
-def _percentile(values: Sequence[float], percent: int) -> float:
+def percentile(values: Sequence[float], percent: int) -> float:
     return statistics.quantiles(values, n=100, method="inclusive")[percent - 1]
 
 
 def _line(phase: Phase) -> str:
-    return f"p50 {_percentile(phase.seconds, 50) * 1e3:.1f} p99 {_percentile(phase.seconds, 99) * 1e3:.1f} ms"
+    return f"p50 {percentile(phase.seconds, 50) * 1e3:.1f} p99 {percentile(phase.seconds, 99) * 1e3:.1f} ms"

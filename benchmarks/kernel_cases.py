@@ -19,8 +19,8 @@ import torch
 from pystachio.operators.column import BytesColumn, FixedColumn
 from pystachio.operators.kernels import direct, hash_table, keys, row_index, selection, strings
 from pystachio.operators.kernels.native import library
-from pystachio.operators.parquet_decode import FetchedExtents, RowGroupDecoder
-from pystachio.operators.parquet_footer import file_version, parse_footer
+from pystachio.operators.parquet.decode import FetchedExtents, RowGroupDecoder
+from pystachio.operators.parquet.footer import file_version, parse_footer
 
 Run = Callable[[], object]
 Arguments = Callable[[int, np.random.Generator], tuple[Any, ...]]

@@ -44,10 +44,9 @@ _ROOT = str(Path(pystachio.__file__).parent) + "/"
 _BY_PLACE = (
     ("operators/kernels/", "kernels"),
     ("operators/functions/", "kernels"),
-    ("operators/parquet_", "decode"),
-    ("operators/chunk_", "decode"),
+    ("operators/parquet/", "decode"),
+    ("operators/chunks/", "decode"),
     ("operators/narrowing", "decode"),
-    ("operators/thrift_", "decode"),
     ("operators/export", "results"),
     ("operators/arrow", "results"),
     ("operators/", "Python in operators"),

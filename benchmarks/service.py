@@ -27,7 +27,7 @@ from pystachio.io_scheduler.simulation.meter import LinkMeter
 from pystachio.io_scheduler.simulation.node import SimulatedNode
 from pystachio.io_scheduler.simulation.transfer import SimulatedTransfer
 from pystachio.io_scheduler.simulation.virtual_time import Kind, VirtualTime
-from pystachio.runtime.host import loop_factory
+from pystachio.runtime.event_loop import loop_factory
 
 LINK = Link("disk", "emulated")
 CHUNKS_PER_AWAIT = (4, 16)

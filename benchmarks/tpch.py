@@ -80,7 +80,7 @@ def _race_figures(found: Race, *, is_large: bool) -> list[Figure]:
 
 def _cold_figures(found: Race, seconds: Mapping[str, Mapping[str, float]]) -> list[Figure]:
     return [
-        *Race(seconds, 1).figures(OURS, DUCKDB_OWN, 1.0),
+        *Race(seconds, 1).figures(OURS, DUCKDB_OWN, 0.5),
         *(
             Figure(f"{name}: cold over warm, geometric mean", _mean_ratio(seconds[name], found.seconds[name]), "ratio")
             for name in seconds

@@ -19,7 +19,7 @@ import torch
 
 from benchmarks import data
 from pystachio.config import Settings
-from pystachio.embedded import EmbeddedNode, named_operators, operator_labels
+from pystachio.embedded import EmbeddedNode
 from pystachio.io_scheduler.core.policy import POLICIES, Policy
 from pystachio.io_scheduler.core.request import Direction, Extent, Link, LinkLimits, PriorityClass
 from pystachio.io_scheduler.devices import ChunkEnd, ChunkRequest, Device, DeviceFile
@@ -30,10 +30,11 @@ from pystachio.io_scheduler.service import IoSchedulerService
 from pystachio.io_scheduler.submission import Request
 from pystachio.operators.batch import Batch
 from pystachio.operators.pipeline import PhysicalPlan, build_graph
-from pystachio.operators.scan import Scan
+from pystachio.operators.scans.scan import Scan
 from pystachio.planner.catalog import Catalog
 from pystachio.planner.plan import Planner
 from pystachio.planner.statistics import StatisticsCache
+from pystachio.running_plan import named_operators, operator_labels
 from pystachio.runtime.channels import Receiver
 from pystachio.runtime.context import Context
 from pystachio.runtime.executor import BuildGraph, PlanScope, TaskSpec

@@ -5,23 +5,18 @@ Everything here may be called from any thread of the client; what belongs to the
 
 from __future__ import annotations
 
-import asyncio
-import re
 import time
-import uuid
 import weakref
-from collections import Counter
-from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import asynccontextmanager, suppress
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from textwrap import shorten
 
-import pyarrow as pa
 import torch
 
 from pystachio.config import Settings
-from pystachio.errors import InternalError, InvalidRequest, NotFound, PystachioError, ResourceExhausted
-from pystachio.io_scheduler.buffers import IDLE_BYTES, BufferPool
+from pystachio.errors import ResourceExhausted
+from pystachio.io_scheduler.buffers import IDLE_BYTES, SPARE_BYTES, BufferPool, SpareSlabs
 from pystachio.io_scheduler.client import HostBuffer
 from pystachio.io_scheduler.core.policy import POLICIES
 from pystachio.io_scheduler.core.request import Extent, PriorityClass
@@ -29,49 +24,43 @@ from pystachio.io_scheduler.devices import choose
 from pystachio.io_scheduler.emulation import Emulation, emulating
 from pystachio.io_scheduler.history import History
 from pystachio.io_scheduler.ledger import Totals
-from pystachio.io_scheduler.links import locate_disk
+from pystachio.io_scheduler.links import Locate, locate_disk
 from pystachio.io_scheduler.service import IoSchedulerService
-from pystachio.operators import chunk_cache
-from pystachio.operators.arrow import batch_to_arrow
-from pystachio.operators.batch import Batch
-from pystachio.operators.chunk_cache import ChunkCache, ChunkCacheStatistics
-from pystachio.operators.chunk_samples import ChunkSamples
-from pystachio.operators.chunk_store import ChunkStore
-from pystachio.operators.operator import Operator
-from pystachio.operators.parquet_footer import read_footers
-from pystachio.operators.pipeline import PhysicalPlan, build_graph, operator_names, operators_of
-from pystachio.operators.scan import Scan
-from pystachio.operators.scan_top_n import ScanTopN
+from pystachio.operators.chunks import cache as chunk_cache
+from pystachio.operators.chunks.cache import ChunkCache, ChunkCacheStatistics
+from pystachio.operators.chunks.samples import ChunkSamples
+from pystachio.operators.chunks.store import ChunkStore
+from pystachio.operators.parquet.footer import read_footers
+from pystachio.operators.pipeline import PhysicalPlan
+from pystachio.operators.scans.scan import Scan
+from pystachio.operators.scans.scan_top_n import ScanTopN
 from pystachio.operators.table import FileVersion, ParquetFile
-from pystachio.planner.explain import render
+from pystachio.planner.catalog import local_files
+from pystachio.running_plan import RunningPlan, named_operators, operator_labels
 from pystachio.runtime.allocator import keep_freed_memory
-from pystachio.runtime.channels import Receiver
+from pystachio.runtime.central import OpenCentre, OwnCentre
 from pystachio.runtime.control import ControlServer
 from pystachio.runtime.devices import choose_device
-from pystachio.runtime.executor import PlanScope, TaskSpec
 from pystachio.runtime.host import NodeHost
 from pystachio.runtime.interpreter import switch_threads_often
 from pystachio.runtime.memory import Tier
-from pystachio.runtime.metrics import OperatorSnapshot
-from pystachio.runtime.node import Node, NodeStatistics
-from pystachio.runtime.plan import PlanHandle
+from pystachio.runtime.node import LOCAL, Node, NodeStatistics
 from pystachio.runtime.settings import ExecutionSettings
-from pystachio.runtime.slots import Slot
 from pystachio.runtime.urgency import Urgency
 from pystachio.trace import plan_trace
 from pystachio.trace.plan_trace import PlanTrace
-from pystachio.trace.verdict import Verdict, verdict
 
 _CATALOG_PLAN = "catalog"
 """The ledger's name for reads that belong to no plan: footers and samples."""
 _DEVICE_MEMORY_FRACTION = 0.8
-_LONGEST_LABEL = 60
 _LONGEST_TITLE = 100
-_LABEL_TAIL = re.compile(r"( by)? \[| build=")
 _HOT_SHARE = 2
 """Of the memory budget, this part may hold decoded columns as long as no plan needs it."""
 _IDLE_BUFFER_SHARE = 8
 """Read buffers between two uses keep at most this part of the memory budget, beside it."""
+
+_SPARE_SLABS = SpareSlabs(SPARE_BYTES)
+"""The process's, as is the heap: sessions come and go, and a fresh page costs as much as reading it from a disk."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,36 +76,36 @@ class SessionStatistics:
     chunks: ChunkCacheStatistics | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class OperatorReport:
-    """What one operator did: `kind` is its class, `label` what `explain` calls it, `counts` what only some count."""
-
-    name: str
-    kind: str
-    label: str
-    rows_in: int
-    rows_out: int
-    busy_seconds: float
-    counts: Mapping[str, int]
+OpenBeside = Callable[[Node, IoSchedulerService], AbstractAsyncContextManager[object]]
 
 
 class EmbeddedNode:
     """Owns the node's thread; it stops when it is closed or nobody holds it any more."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        *,
+        name: str = LOCAL,
+        open_centre: OpenCentre = OwnCentre,
+        beside: OpenBeside | None = None,
+        locate: Locate = locate_disk,
+    ) -> None:
+        """`name` and `open_centre` are those of `Node`; `beside` opens what lives on its loop as long as it does.
+        `locate` is that of `IoSchedulerService`, of what is not emulated."""
         keep_freed_memory()
         switch_threads_often()
         device = choose_device(settings.device)
-        locate, open_device = emulating(
+        locate_all, open_device = emulating(
             [Emulation(str(disk.path), disk.rate, disk.latency, disk.depth) for disk in settings.emulated],
-            locate_disk,
-            choose(settings.io_device, direct=settings.direct_io == "on"),
+            locate,
+            choose(settings.io_device, direct=settings.direct_io == "on", sparing=settings.direct_io == "auto"),
         )
         transfers = IoSchedulerService(
             open_device=open_device,
-            locate=locate,
+            locate=locate_all,
             policy=POLICIES[settings.io_policy],
-            buffers=BufferPool(idle_bytes=min(IDLE_BYTES, settings.memory // _IDLE_BUFFER_SHARE)),
+            buffers=BufferPool(idle_bytes=min(IDLE_BYTES, settings.memory // _IDLE_BUFFER_SHARE), spare=_SPARE_SLABS),
             history=History(enabled=settings.tracing),
         )
         execution = execution_settings(settings)
@@ -127,7 +116,7 @@ class EmbeddedNode:
         self._transfers = transfers
         self._workers = settings.threads
         self._host = NodeHost(
-            lambda: _with_control_socket(
+            lambda: _opened(
                 Node(
                     transfers=transfers,
                     settings=execution,
@@ -135,8 +124,11 @@ class EmbeddedNode:
                     device=device,
                     hot_bytes=hot_bytes,
                     open_chunks=None if store is None else lambda ctx: chunk_cache.opened(ctx, store),
+                    name=name,
+                    open_centre=open_centre,
                 ),
                 settings.control_socket,
+                None if beside is None else lambda node: beside(node, transfers),
             )
         )
         try:
@@ -154,6 +146,10 @@ class EmbeddedNode:
         """Cancel what runs and end the node's thread."""
         self._stop()
 
+    def find_files(self, paths: Sequence[str]) -> tuple[FileVersion, ...]:
+        """`planner.catalog.FindFiles`."""
+        return local_files(paths)
+
     def read_footers(self, versions: Sequence[FileVersion]) -> list[ParquetFile]:
         """`planner.catalog.ReadFooters`."""
 
@@ -162,11 +158,12 @@ class EmbeddedNode:
 
         return self._host.call(read()).result()
 
-    def fetch(self, path: str, extents: Sequence[Extent]) -> list[HostBuffer]:
-        """`planner.sample.Fetch`."""
+    def fetch(self, path: str, extents: Sequence[Extent], beside: str | None = None) -> list[HostBuffer]:
+        """`planner.sample.Fetch`; `beside` as in `TransferClient.read`."""
 
         async def read() -> list[HostBuffer]:
-            return await self._transfers.client(_CATALOG_PLAN, PriorityClass.INTERACTIVE).read(path, extents)
+            client = self._transfers.client(_CATALOG_PLAN, PriorityClass.INTERACTIVE)
+            return await client.read(path, extents, beside=beside)
 
         return self._host.call(read()).result()
 
@@ -180,6 +177,10 @@ class EmbeddedNode:
         """A plan of this urgency is being planned: keep the workers free for it if it is an interactive one."""
         if urgency.priority == PriorityClass.INTERACTIVE:
             self._host.expect_urgent()
+
+    def as_run(self, plan: PhysicalPlan) -> PhysicalPlan:
+        """The plan as `submit` runs it."""
+        return plan
 
     def submit(self, plan: PhysicalPlan, urgency: Urgency, label: str) -> RunningPlan:
         """Start the plan, which people know by `label`; its rows wait for `RunningPlan.next_batch`."""
@@ -228,218 +229,18 @@ class EmbeddedNode:
         return self._transfers.ledger.plan(plan_id)
 
 
-class RunningPlan:
-    """A plan on the node, from submission on; keeps the node alive."""
-
-    def __init__(self, node: EmbeddedNode, plan: PhysicalPlan, label: str) -> None:
-        self.plan_id = uuid.uuid4().hex[:12]
-        self.plan = plan
-        self.label = label
-        self._node = node
-        self._submitted = time.monotonic()
-        self._seconds: float | None = None
-        self._totals = Totals()
-        self._handle: PlanHandle | None = None
-        """There once the loop has come to it."""
-        self._results: Slot[Receiver[Batch] | None] = Slot()
-        self._error: PystachioError | None = None
-        self._delivered = False
-        """The last batch was, and the plan has ended well."""
-
-    @property
-    def schema(self) -> pa.Schema:
-        return self.plan.arrow_schema
-
-    def submit(self, urgency: Urgency) -> None:
-        """Have the node's loop start the plan; what it is asked for from now on finds the plan there."""
-        self._loop = self._node.host.call_soon(lambda: self._start(urgency))
-
-    def _start(self, urgency: Urgency) -> None:
-        """On the node's loop."""
-
-        def build(scope: PlanScope) -> list[TaskSpec]:
-            graph = build_graph(self.plan, scope)
-            self._stream = scope.context("result").stream
-            self._results.set(graph.results)
-            return graph.tasks
-
-        try:
-            node = self._node.host.node
-            self._handle = node.start_plan(build, plan_id=self.plan_id, urgency=urgency, label=self.label)
-        except Exception as error:
-            failure = error if isinstance(error, PystachioError) else InternalError(f"a plan did not start: {error}")
-            failure.__cause__ = None if failure is error else error
-            self._note_end(failure)
-        else:
-            self._handle.when_ended(self._note_end)
-
-    def _note_end(self, error: PystachioError | None) -> None:
-        """Keep what is known of the plan at its end."""
-        self._error = error
-        self._totals = self._node.totals(self.plan_id)
-        # Last: other threads read the rest once this says that the plan has ended.
-        self._seconds = time.monotonic() - self._submitted
-        if not self._results.is_set:
-            self._results.set(None)
-
-    def next_batch(self) -> pa.RecordBatch | None:
-        """Wait for rows; None after the last. Raises the plan's error."""
-        if self._delivered:
-            return None
-        try:
-            waiting = self._node.host.call(self._next())
-        except InvalidRequest:
-            if self._error is not None:
-                raise self._error from None
-            raise
-        batch = waiting.result()
-        if isinstance(batch, Batch):
-            batch = batch_to_arrow(batch, self.plan.schema)
-        return None if batch is None else pa.RecordBatch.from_arrays(batch.columns, schema=self.schema)
-
-    async def _next(self) -> Batch | pa.RecordBatch | None:
-        """Batches of a CPU are left to the client's thread to convert."""
-        handle, results = self._handle, await self._results.wait()
-        if handle is not None and results is not None:
-            async for batch in results:
-                handle.rows += batch.length
-                if self._stream.device.type != "cpu":
-                    return await self._stream.run(batch_to_arrow, batch, self.plan.schema)
-                if not results.has_ended:
-                    await asyncio.sleep(0)  # the producer may end in this turn
-                if results.has_ended:
-                    results.close()
-                    await self._ended()
-                    self._delivered = True
-                return batch
-        await self._ended()
-        return None
-
-    async def _ended(self) -> None:
-        """Wait for the end of the plan; raises its error."""
-        if self._handle is not None:
-            await self._handle.wait_ended()
-        if self._error is not None:
-            raise self._error
-
-    def cancel(self) -> None:
-        if self._seconds is None:
-            with suppress(RuntimeError):  # the loop is closed: every plan has ended
-                self._loop.call_soon_threadsafe(self._cancel)
-
-    def _cancel(self) -> None:
-        """On the node's loop."""
-        if self._handle is not None:
-            self._handle.cancel()
-
-    def set_urgency(self, urgency: Urgency) -> None:
-        """Without effect once the plan has ended."""
-        if self._seconds is not None:
-            return
-
-        async def change() -> None:
-            with suppress(NotFound):  # it has ended meanwhile
-                await self._node.host.node.set_priority(self.plan_id, urgency.priority, urgency.deadline)
-
-        self._node.host.call(change()).result()
-
-    @property
-    def rows(self) -> int:
-        """Rows handed to the client so far."""
-        return 0 if self._handle is None else self._handle.rows
-
-    @property
-    def seconds(self) -> float:
-        """From submission to the end, or to now."""
-        return self._seconds if self._seconds is not None else time.monotonic() - self._submitted
-
-    def transferred(self) -> Totals:
-        """What the I/O scheduler moved for this plan so far."""
-        if self._seconds is None:
-
-            async def ask() -> Totals:
-                return self._node.totals(self.plan_id)
-
-            return self._node.host.call(ask()).result()
-        return self._totals
-
-    def operators(self) -> tuple[OperatorReport, ...]:
-        """What each operator did so far, parents before children."""
-        snapshots = self._snapshots()
-        names = operator_names(self.plan)
-        reports = []
-        for operator in operators_of(self.plan):
-            name = names[id(operator)]
-            if name in snapshots:
-                done = snapshots[name]
-                kind = type(operator).__name__
-                measured = (done.rows_in, done.rows_out, done.busy_seconds, done.counts)
-                reports.append(OperatorReport(name, kind, operator.label(), *measured))
-        return tuple(reports)
-
-    def explain(self, analyze: bool) -> str:
-        if not analyze:
-            return render(self.plan)
-        tree = render(self.plan, self._snapshots())
-        found = self.verdict()
-        return tree if found is None else f"{tree}\n\n{found}"
-
-    def trace(self) -> PlanTrace:
-        """What is remembered of the plan so far. Raises InvalidRequest when the node has stopped or keeps no record."""
-        if not self._node.keeps_traces:
-            raise InvalidRequest("nothing is traced", hint="set 'tracing' to true")
-        return self._node.plan_trace(self, self._submitted)
-
-    def verdict(self) -> Verdict | None:
-        """What bounded the plan so far; None when the node has stopped or keeps no record."""
-        try:
-            return verdict(self.trace())
-        except InvalidRequest:
-            return None
-
-    def progress(self) -> float | None:
-        """The share of the rows of all scanned tables that the scans have gone through or skipped."""
-        if self._seconds is not None and self._error is None:
-            return 1.0
-        names = operator_names(self.plan)
-        scans = {
-            names[id(operator)]: operator
-            for operator in operators_of(self.plan)
-            if isinstance(operator, Scan | ScanTopN)
-        }
-        total = sum(scan.table.rows for scan in scans.values())
-        snapshots = self._snapshots()
-        done = sum(snapshots[name].rows_in for name in scans if name in snapshots)
-        return min(1.0, done / total) if total else None
-
-    def _snapshots(self) -> dict[str, OperatorSnapshot]:
-        if self._handle is None:
-            return {}
-        return {snapshot.name: snapshot for snapshot in self._handle.metrics.snapshot().operators}
-
-
-def named_operators(plan: PhysicalPlan) -> dict[str, Operator]:
-    """The plan's operators by the names that metrics and records have for them."""
-    names = operator_names(plan)
-    return {names[id(operator)]: operator for operator in operators_of(plan)}
-
-
-def operator_labels(plan: PhysicalPlan) -> dict[str, str]:
-    """What people call the operators, by name: the head of their label, numbered where several are alike."""
-    heads = {name: _LABEL_TAIL.split(operator.label())[0] for name, operator in named_operators(plan).items()}
-    heads = {name: head if len(head) <= _LONGEST_LABEL else f"{head[:_LONGEST_LABEL]}…" for name, head in heads.items()}
-    alike = Counter(heads.values())
-    return {name: head if alike[head] == 1 else f"{head} ({name.split(':')[0]})" for name, head in heads.items()}
-
-
 @asynccontextmanager
-async def _with_control_socket(node: Node, wanted: bool) -> AsyncIterator[Node]:
-    async with node:
-        if not wanted:
-            yield node
-            return
-        async with ControlServer(node):
-            yield node
+async def _opened(
+    node: Node, wanted: bool, beside: Callable[[Node], AbstractAsyncContextManager[object]] | None
+) -> AsyncIterator[Node]:
+    """The node, and a control socket if it is wanted."""
+    async with AsyncExitStack() as resources:
+        await resources.enter_async_context(node)
+        if wanted:
+            await resources.enter_async_context(ControlServer(node))
+        if beside is not None:
+            await resources.enter_async_context(beside(node))
+        yield node
 
 
 def execution_settings(settings: Settings) -> ExecutionSettings:

@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from pystachio.errors import InvalidRequest, PystachioError
 from pystachio.runtime.urgency import Urgency, priority_class, urgency
@@ -22,8 +22,11 @@ if TYPE_CHECKING:
     import pyarrow as pa
     import torch
 
-    from pystachio.embedded import OperatorReport, RunningPlan
     from pystachio.io_scheduler.core.request import PriorityClass
+    from pystachio.io_scheduler.ledger import Totals
+    from pystachio.running_plan import OperatorReport
+    from pystachio.trace.plan_trace import PlanTrace
+    from pystachio.trace.verdict import Verdict
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +42,40 @@ class ResultMetrics:
     seconds: float
 
 
+class StartedPlan(Protocol):
+    """A plan from its submission on, for any thread: `running_plan.RunningPlan` says more."""
+
+    @property
+    def plan_id(self) -> str: ...
+
+    @property
+    def schema(self) -> pa.Schema: ...
+
+    @property
+    def rows(self) -> int: ...
+
+    @property
+    def seconds(self) -> float: ...
+
+    def next_batch(self) -> pa.RecordBatch | None: ...
+
+    def cancel(self) -> None: ...
+
+    def set_urgency(self, urgency: Urgency) -> None: ...
+
+    def transferred(self) -> Totals: ...
+
+    def operators(self) -> tuple[OperatorReport, ...]: ...
+
+    def explain(self, analyze: bool) -> str: ...
+
+    def trace(self) -> PlanTrace: ...
+
+    def verdict(self) -> Verdict | None: ...
+
+    def progress(self) -> float | None: ...
+
+
 class Result:
     """Rows as they come. `batches` streams them once; the `to_...` methods collect them and may be called repeatedly.
 
@@ -46,7 +83,7 @@ class Result:
     Every method raises the plan's typed error (`pystachio.errors`).
     """
 
-    def __init__(self, running: RunningPlan) -> None:
+    def __init__(self, running: StartedPlan) -> None:
         self._running = running
         self._lock = threading.Lock()
         self._streamed = False

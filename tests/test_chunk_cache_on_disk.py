@@ -23,7 +23,8 @@ import pytest
 
 import pystachio
 from pystachio.errors import InvalidRequest, NotFound, PystachioError, ResourceExhausted
-from pystachio.operators import chunk_cache, scan_run
+from pystachio.operators.chunks import cache as chunk_cache
+from pystachio.operators.scans import run as scan_run
 
 ROWS = 60_000
 GROUP = 20_000
@@ -319,7 +320,7 @@ def test_half_a_file_of_a_crashed_writer_is_not_taken_and_removed_when_old(folde
 def test_a_process_that_is_killed_while_it_writes(folder: Path) -> None:
     program = (
         "import os, signal, sys, time, pystachio\n"
-        "from pystachio.operators import chunk_cache\n"
+        "from pystachio.operators.chunks import cache as chunk_cache\n"
         "chunk_cache.is_worth_storing = lambda *_: True\n"
         f"session = pystachio.connect(threads=2, batch_rows={GROUP}, chunk_cache_dir={str(folder / 'cache')!r}, "
         "chunk_cache_bytes='1GiB')\n"
@@ -368,7 +369,7 @@ def test_only_its_user_may_read_it(folder: Path) -> None:
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
-def test_the_folder_of_somebody_else_is_not_trusted(folder: Path) -> None:
+def test_the_folder_of_somebody_else_is_not_trusted(folder: Path, everything_is_worth_storing: None) -> None:
     warm(folder)
     overwrite_parquet_data(folder / "t.parquet")
     pq.write_table(rows(), folder / "t.parquet", row_group_size=GROUP)
@@ -443,7 +444,7 @@ def test_two_processes_at_once(folder: Path) -> None:
     expected = oracle(folder)
     program = (
         "import pystachio\n"
-        "from pystachio.operators import chunk_cache\n"
+        "from pystachio.operators.chunks import cache as chunk_cache\n"
         "chunk_cache.is_worth_storing = lambda *_: True\n"
         "for _ in range(4):\n"
         f"    with pystachio.connect(threads=2, batch_rows={GROUP}, chunk_cache_dir={str(folder / 'cache')!r}, "

@@ -46,6 +46,13 @@ def test_the_console_script_exists() -> None:
         "cancel",
         "set_priority",
         "simulate",
+        "init",
+        "token",
+        "serve",
+        "cluster",
+        "submit",
+        "status",
+        "drain",
     }
 
 
@@ -63,6 +70,7 @@ def test_every_file_of_the_package_is_code_or_declared_data() -> None:
         ("pystachio.errors", ["torch", "datafusion", "pyarrow", "numpy", "pydantic", "asyncio"]),
         ("pystachio.cli.main", ["torch", "datafusion", "pyarrow", "numpy", "pydantic", "rich", "asyncio"]),
         ("pystachio.config", ["torch", "datafusion", "pyarrow", "numpy"]),
+        ("pystachio.remote.session", ["torch", "datafusion", "pydantic"]),
     ],
 )
 def test_importing_a_door_loads_nothing_heavy(module: str, forbidden: list[str]) -> None:

@@ -16,6 +16,7 @@ from typing import Any
 
 import datafusion
 import datafusion.substrait
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -33,6 +34,7 @@ from pystachio.errors import (
     SqlSyntaxError,
     Unsupported,
 )
+from pystachio.remote.parameters import values_of
 
 ROWS = 20_000
 
@@ -147,6 +149,19 @@ def test_parameters_that_no_type_holds(session: pystachio.Session, value: object
         session.sql("select $1 as x", parameters=[value])
 
 
+def test_parameters_of_numpy(session: pystachio.Session) -> None:
+    values = [np.int64(-5), np.uint8(7), np.float32(0.5), np.float64(1.5), np.bool_(True), np.str_("x")]
+    marks = ", ".join(f"${number} as p{number}" for number in range(1, len(values) + 1))
+    (row,) = session.sql(f"select {marks}", parameters=values).to_arrow().to_pylist()
+    assert list(row.values()) == [-5, 7, 0.5, 1.5, True, "x"]
+    assert list(values_of(values)) == list(row.values())
+    for value in (np.datetime64("2024-01-01"), np.array([1]), np.uint64(2**64 - 1), [1]):
+        for ask in (lambda value: session.sql("select $1 as x", parameters=[value]), lambda value: values_of([value])):
+            with pytest.raises(InvalidRequest) as caught:
+                ask(value)
+            assert "64 bits" in str(caught.value) or "decimal.Decimal" in str(caught.value)
+
+
 @pytest.mark.parametrize("statement", [None, 5, b"select 1", ["select 1"], bytearray(b"select 1")])
 def test_statements_and_plans_of_the_wrong_type(session: pystachio.Session, statement: Any) -> None:
     with pytest.raises(InvalidRequest, match="a statement must be text"):
@@ -210,6 +225,22 @@ def test_errors_are_typed_and_the_session_lives_on(session: pystachio.Session, t
         session.execute(b"\x00random bytes")
     assert session.sql("select count(*) as n from t").to_arrow().to_pydict() == {"n": [ROWS]}
     settle(session)
+
+
+def test_a_table_that_cannot_be_read_any_more_says_why(session: pystachio.Session, tmp_path: Path) -> None:
+    path = tmp_path / "x.parquet"
+    pq.write_table(pa.table({"a": [1, 2]}), path)
+    session.register("spoilt", path)
+    assert session.sql("select sum(a) as s from spoilt").to_arrow().to_pylist() == [{"s": 3}]
+    path.write_text("garbage" * 100)
+    for _ in range(2):
+        for statement in ("select sum(a) as s from spoilt", "select 1 as x where (select count(*) from spoilt) > 0"):
+            with pytest.raises(DataError, match="not a Parquet file"):
+                session.sql(statement).to_arrow()
+        assert session.sql("select 1 as x").to_arrow().num_rows == 1
+    path.unlink()
+    with pytest.raises(NotFound, match=r"x\.parquet"):
+        session.explain("select a from spoilt")
 
 
 def test_a_failed_result_raises_its_error_again(session: pystachio.Session) -> None:

@@ -89,7 +89,7 @@ def test_records_account_for_the_busy_seconds(session: pystachio.Session) -> Non
     whole = sum(
         job.ended - job.started for job in trace.tracing.jobs if trace.is_own(job) and job.submitted is not None
     )
-    counted = sum(snapshot.busy_seconds for snapshot in result._running._snapshots().values())
+    counted = sum(snapshot.busy_seconds for snapshot in result._running.snapshots().values())
     assert whole == pytest.approx(counted, rel=1e-6)
 
 

@@ -53,6 +53,7 @@ def examine() -> Iterator[Finding]:
     yield from _processor(settings)
     yield from _memory(settings)
     yield _spill_folder(settings)
+    yield _page_cache(settings)
     yield _storage()
     yield from _network()
 
@@ -146,6 +147,37 @@ def _spill_folder(settings: Settings) -> Finding:
     free = machine.free_disk(settings.spill_dir)
     advice = "set spill_dir to a folder on a larger disk" if free < settings.memory else ""
     return Finding("spill folder", f"{settings.spill_dir}, {readable_bytes(free)} free", advice)
+
+
+def _page_cache(settings: Settings) -> Finding:
+    if settings.direct_io != "auto":
+        way = "around it" if settings.direct_io == "on" else "through it"
+        return Finding("page cache", f"files are read {way}: direct_io = {settings.direct_io}")
+    own, others = _told_what_is_cached()
+    if not own:
+        advice = "direct_io = auto needs the system call cachestat: Linux 6.5 or newer, and a container that permits it"
+        return Finding("page cache", "files are read through it: the system does not say what it holds", advice)
+    around = "on quick local disks, what is read once is read around it"
+    if others is False:
+        advice = "let a user who may write the data run the engine, or set direct_io=on, where that matters"
+        return Finding("page cache", f"{around}: only of files that this user owns or may write", advice)
+    return Finding("page cache", around)
+
+
+def _told_what_is_cached() -> tuple[bool, bool | None]:
+    """Of a file of this process, and of one that it may only read; None where there is none at hand."""
+    import os
+    import sys
+
+    from pystachio.io_scheduler.devices.page_cache import cached_bytes
+
+    with open(os.memfd_create("pystachio-doctor"), "rb") as file:
+        own = cached_bytes(file.fileno(), 0, 1) is not None
+    for path in (sys.executable, os.__file__, "/etc/passwd", "/bin/sh"):
+        if os.access(path, os.R_OK) and not os.access(path, os.W_OK) and os.stat(path).st_uid != os.geteuid():
+            with open(path, "rb") as file:
+                return own, cached_bytes(file.fileno(), 0, 1) is not None
+    return own, None
 
 
 def _storage() -> Finding:

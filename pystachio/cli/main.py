@@ -6,7 +6,26 @@ from typing import Annotated, NoReturn
 
 import typer
 
-from pystachio.cli import config, demo, doctor, failure, output, plans, process, query, rewrite, simulate, top, warm
+from pystachio.cli import (
+    cluster,
+    config,
+    demo,
+    doctor,
+    failure,
+    init,
+    output,
+    plans,
+    process,
+    query,
+    ray,
+    rewrite,
+    serve,
+    simulate,
+    status,
+    submit,
+    top,
+    warm,
+)
 
 app = typer.Typer(
     name="pystachio-node",
@@ -27,6 +46,14 @@ app.command()(plans.ps)
 app.command()(top.top)
 app.command()(plans.cancel)
 app.command("set-priority")(plans.set_priority)
+app.command()(init.init)
+app.command()(init.token)
+app.command()(serve.serve)
+app.command()(cluster.cluster)
+app.command()(submit.submit)
+app.command()(status.status)
+app.command()(status.drain)
+app.add_typer(ray.app, name="ray")
 app.add_typer(config.app, name="config")
 
 

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Protocol
 
 import typer
 
@@ -18,7 +18,8 @@ from pystachio.cli.formats import Format, choose_format, write_rows
 from pystachio.cli.output import check_output, open_output, readable_bytes, say
 from pystachio.cli.process import GRACE_SECONDS, importing_only_what_is_needed, interruptible, started
 from pystachio.cli.progress import ProgressBar, progress_bar
-from pystachio.errors import InvalidRequest, NotFound, PystachioError, Unauthorized
+from pystachio.data_folder import tables_of_folder
+from pystachio.errors import InvalidRequest, PystachioError
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -29,6 +30,12 @@ if TYPE_CHECKING:
 
 _TRACE_SECONDS = 5.0
 """From Ctrl-C to the end of a process that writes what its query did until then."""
+
+
+class Registering(Protocol):
+    """The part of a session that takes tables."""
+
+    def register(self, name: str, source: Path) -> None: ...
 
 
 class Priority(StrEnum):
@@ -91,7 +98,7 @@ def query(
     how = choose_format(format, output)
     if how.binary and output is None and sys.stdout.isatty():
         raise typer.BadParameter(f"{how} is binary: name a file with --output, or pipe it into a program")
-    statement = _statement(sql, file)
+    statement = statement_of(sql, file)
     if trace is not None and explain and not analyze:
         raise typer.BadParameter("--explain runs nothing that could be traced: say --analyze")
     if trace is not None and output is not None and os.path.realpath(trace) == os.path.realpath(output):
@@ -107,11 +114,11 @@ def query(
             if data is not None:
                 register_folder(session, data)
             if explain and not analyze:
-                _print_text(session.explain(statement), output)
+                print_text(session.explain(statement), output)
                 return
             result = session.sql(statement, priority=(priority or Priority.INTERACTIVE).value, deadline=seconds)
             with _traced(result, trace):
-                _deliver(result, how, output, analyze=analyze, quiet=quiet)
+                deliver(result, how, output, analyze=analyze, quiet=quiet)
 
 
 def deadline_option(text: str | None) -> float | None:
@@ -135,28 +142,19 @@ def connected(**settings: Any) -> Session:
         from pystachio.session import connect
     started()
     try:
-        return connect(**settings)
+        session: Session = connect(**settings)
+        return session
     except InvalidRequest as error:
         raise wrong_usage(error) from None
 
 
-def register_folder(session: Session, folder: Path) -> None:
+def register_folder(session: Registering, folder: Path) -> None:
     """Each `name.parquet` and each folder `name/` that holds Parquet files becomes the table `name`."""
-    if not folder.is_dir():
-        raise NotFound(f"no such folder: {folder}", hint="--data names a folder of Parquet files")
-    try:
-        entries = sorted(folder.iterdir())
-    except PermissionError:
-        raise Unauthorized(f"may not read the folder: {folder}") from None
-    tables = {path.stem: path for path in entries if path.suffix == ".parquet" and path.is_file()}
-    tables |= {path.name: path for path in entries if path.is_dir() and any(path.glob("*.parquet"))}
-    if not tables:
-        raise NotFound(f"no Parquet files in the folder: {folder}", hint="expected name.parquet or name/*.parquet")
-    for name, path in tables.items():
+    for name, path in tables_of_folder(folder).items():
         session.register(name, path)
 
 
-def _statement(sql: str | None, file: Path | None) -> str:
+def statement_of(sql: str | None, file: Path | None) -> str:
     if (sql is None) == (file is None):
         raise typer.BadParameter("give the statement either as an argument or with --file")
     if sql is not None:
@@ -170,7 +168,7 @@ def _statement(sql: str | None, file: Path | None) -> str:
         raise typer.BadParameter(f"the statement's file cannot be read: {file}: {error}") from None
 
 
-def _deliver(result: Result, how: Format, output: Path | None, *, analyze: bool, quiet: bool) -> None:
+def deliver(result: Result, how: Format, output: Path | None, *, analyze: bool, quiet: bool) -> None:
     """Fetch all rows and write them, then say what it took."""
     screen = output is None and sys.stdout.isatty()
     complete = True
@@ -188,7 +186,7 @@ def _deliver(result: Result, how: Format, output: Path | None, *, analyze: bool,
         metrics = result.metrics()
         say(f"{_counted(metrics.rows, 'row')} in {metrics.seconds:.2f} s, {readable_bytes(metrics.bytes_read)} read")
     if analyze:
-        _print_text(result.explain(analyze=True), None)
+        print_text(result.explain(analyze=True), None)
 
 
 @contextmanager
@@ -217,7 +215,7 @@ def _stopping(bar: ProgressBar | None, batches: Iterable[pa.RecordBatch]) -> Ite
         yield batch
 
 
-def _print_text(text: str, output: Path | None) -> None:
+def print_text(text: str, output: Path | None) -> None:
     with open_output(output) as sink:
         sink.write(text.rstrip("\n").encode() + b"\n")
 

@@ -13,12 +13,13 @@ from pystachio.runtime.control_client import Found
 
 @dataclass(frozen=True, slots=True)
 class PlanRow:
-    """`bytes_per_second` by link, `share` the plan's part of what moved on the link where that is largest, `cores` its
-    worker seconds per second. Jobs count when they end, so `cores` is uneven over short times.
+    """`process` is a number, or the name of a node of a cluster. `bytes_per_second` by link, `share` the plan's part of
+    what moved on the link where that is largest, `cores` its worker seconds per second. Jobs count when they end, so
+    `cores` is uneven over short times.
     """
 
     plan_id: str
-    process: int
+    process: int | str
     priority: str
     deadline: float | None
     seconds: float
@@ -38,7 +39,7 @@ class LinkRow:
     """`busy` is the part of the link's measured rate, None while it is not known."""
 
     link: str
-    process: int
+    process: int | str
     bytes_per_second: float
     busy: float | None
     outstanding_bytes: int
@@ -47,7 +48,7 @@ class LinkRow:
 
 @dataclass(frozen=True, slots=True)
 class NodeRow:
-    process: int
+    process: int | str
     program: str
     workers: int
     busy_workers: int
@@ -75,9 +76,10 @@ def picture(before: Sequence[Found], after: Sequence[Found]) -> Picture:
             silent.append(str(found.error))
             continue
         seen, activity = found.seen, found.seen.activity
+        process = found.name or seen.pid
         nodes.append(
             NodeRow(
-                seen.pid,
+                process,
                 seen.program,
                 activity.workers,
                 activity.busy_workers,
@@ -91,7 +93,7 @@ def picture(before: Sequence[Found], after: Sequence[Found]) -> Picture:
         links += [
             LinkRow(
                 link.link,
-                seen.pid,
+                process,
                 moved[link.link],
                 None if not link.bytes_per_second else min(1.0, moved[link.link] / link.bytes_per_second),
                 link.outstanding_bytes,
@@ -99,7 +101,7 @@ def picture(before: Sequence[Found], after: Sequence[Found]) -> Picture:
             )
             for link in activity.links
         ]
-        plans += [_plan_row(plan, seen.pid, old, activity, moved) for plan in activity.plans]
+        plans += [_plan_row(plan, process, old, activity, moved) for plan in activity.plans]
     order = {"interactive": 0, "normal": 1, "batch": 2}
     plans.sort(key=lambda plan: (order.get(plan.priority, 3), -plan.seconds))
     return Picture(tuple(nodes), tuple(plans), tuple(links), tuple(silent))
@@ -127,7 +129,7 @@ def _link_rates(old: NodeActivity | None, new: NodeActivity) -> dict[str, float]
 
 
 def _plan_row(
-    plan: PlanActivity, process: int, old: NodeActivity | None, new: NodeActivity, moved: Mapping[str, float]
+    plan: PlanActivity, process: int | str, old: NodeActivity | None, new: NodeActivity, moved: Mapping[str, float]
 ) -> PlanRow:
     before = next((each for each in old.plans if each.plan_id == plan.plan_id), None) if old is not None else None
     seconds = _seconds(old, new) if before is not None else max(plan.seconds, 1e-3)

@@ -5,19 +5,21 @@ from __future__ import annotations
 import json
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from pystachio.cli.at_node import ConfigFile, NodeOption, TokenFile
 from pystachio.cli.columns import aligned, link_text, printable, shortened
 from pystachio.cli.failure import reported
 from pystachio.cli.output import readable_bytes
-from pystachio.cli.plans import report_silent
+from pystachio.cli.plans import looking, report_silent
 
 if TYPE_CHECKING:
     from pystachio.cli.rates import LinkRow, NodeRow, Picture, PlanRow
+    from pystachio.runtime.control_client import Found
 
 _STATEMENT_WIDTH = 32
 
@@ -26,13 +28,16 @@ def top(
     interval: Annotated[float, typer.Option(help="Seconds between two looks.", min=0.1, max=60)] = 1.0,
     once: Annotated[bool, typer.Option("--once", help="Look once and end.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object per look.")] = False,
+    node: NodeOption = None,
+    token_file: TokenFile = None,
+    config: ConfigFile = None,
 ) -> None:
-    """Show what the plans of all your processes do, until Ctrl-C.
+    """Show what the plans of all your processes, or of a cluster, do, until Ctrl-C.
 
     For each plan its class, what it reads and waits for; for each link its bytes per second; the workers that are busy.
     """
-    with reported():
-        pictures = _pictures(interval)
+    with reported(), looking(node, token_file, config) as look:
+        pictures = _pictures(look, interval)
         if as_json:
             for now in pictures:
                 sys.stdout.write(json.dumps(asdict(now)) + "\n")
@@ -46,9 +51,8 @@ def top(
             _show_live(pictures)
 
 
-def _pictures(interval: float) -> Iterator[Picture]:
+def _pictures(look: Callable[[], list[Found]], interval: float) -> Iterator[Picture]:
     from pystachio.cli.rates import picture
-    from pystachio.runtime.control_client import look
 
     before = look()
     while True:

@@ -4,6 +4,8 @@ A fresh anonymous page costs microseconds (4.6 us for 4 KiB where this was measu
 it from the page cache), so slabs are kept, advised to be huge pages, and cut first-fit, with coalescing, in units of
 one page. Memory returns to the pool when the last reference to it is gone, whoever holds it: pyarrow, numpy, torch and
 memoryviews all keep the block's exporter alive, so a buffer cannot be reused under a reader or a device.
+
+A pool that is closed leaves its slabs to the next one of the process, as the C library does with freed blocks.
 """
 
 from __future__ import annotations
@@ -13,6 +15,7 @@ import threading
 import weakref
 from bisect import bisect_left
 from collections import deque
+from contextlib import suppress
 from dataclasses import dataclass
 
 import numpy as np
@@ -24,6 +27,7 @@ PAGE_BYTES = 4096
 HUGE_PAGE_BYTES = 2 << 20
 SLAB_BYTES = 32 << 20
 IDLE_BYTES = 512 << 20
+SPARE_BYTES = 256 << 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,6 +57,7 @@ class Slab:
         self.free_bytes = nbytes
         self._offsets = [0]
         self._lengths = [nbytes]
+        self._mapping = mapping
 
     def take(self, length: int) -> int | None:
         """Offset of a run of `length` bytes, the first that is long enough; None when there is none."""
@@ -71,6 +76,12 @@ class Slab:
             return offset
         return None
 
+    def give_up(self) -> None:
+        """Nobody needs the content: the system may take the pages back, and does not before it is short of memory."""
+        if hasattr(mmap, "MADV_FREE"):
+            with suppress(OSError):  # Not on a system without swap space, before Linux 4.12.
+                self._mapping.madvise(mmap.MADV_FREE)
+
     def give(self, offset: int, length: int) -> None:
         self.free_bytes += length
         index = bisect_left(self._offsets, offset)
@@ -84,11 +95,85 @@ class Slab:
             self._lengths.insert(index, length)
 
 
-class BufferPool:
-    """Thread-safe. `idle_bytes` bounds the free memory that is kept, as far as slabs can be freed as a whole."""
+class SpareSlabs:
+    """Free slabs of pools that are closed, for those of the process that come after. Thread-safe.
 
-    def __init__(self, *, idle_bytes: int = IDLE_BYTES, slab_bytes: int = SLAB_BYTES) -> None:
+    The system may take their pages back when it is short of memory.
+    """
+
+    def __init__(self, most_bytes: int) -> None:
+        self._most_bytes = most_bytes
+        self._lock = threading.Lock()
+        self._slabs: list[Slab] = []
+        # Blocks die in the garbage collector, perhaps on the thread that holds the lock: what that sets free is only
+        # noted, and entered by whoever holds the lock next.
+        self._freed: deque[tuple[Slab, int]] = deque()
+        self._closed_pools: list[BufferPool] = []
+
+    @property
+    def nbytes(self) -> int:
+        self._collect()
+        with self._lock:
+            self._enter_freed()
+            return sum(slab.nbytes for slab in self._slabs)
+
+    def await_rest(self, pool: BufferPool) -> None:
+        """A pool that was closed, some of whose blocks are still in use."""
+        with self._lock:
+            if pool not in self._closed_pools:
+                self._closed_pools.append(pool)
+
+    def keep(self, slab: Slab, most_bytes: int) -> None:
+        """A slab that nothing refers to. It is dropped where there would be more than `most_bytes`, or too many.
+
+        Never waits, whoever holds the lock.
+        """
+        self._freed.append((slab, min(most_bytes, self._most_bytes)))
+        if self._lock.acquire(blocking=False):
+            try:
+                self._enter_freed()
+            finally:
+                self._lock.release()
+
+    def take(self, nbytes: int) -> Slab | None:
+        """A slab of that size, where there is one."""
+        self._collect()
+        with self._lock:
+            self._enter_freed()
+            for index, slab in enumerate(self._slabs):
+                if slab.nbytes == nbytes:
+                    return self._slabs.pop(index)
+        return None
+
+    def _enter_freed(self) -> None:
+        while self._freed:
+            slab, most_bytes = self._freed.popleft()
+            if sum(kept.nbytes for kept in self._slabs) + slab.nbytes <= most_bytes:
+                slab.give_up()
+                self._slabs.append(slab)
+
+    def _collect(self) -> None:
+        """What became free since."""
+        with self._lock:
+            closed, self._closed_pools = self._closed_pools, []
+        for pool in closed:
+            pool.close()
+
+
+class BufferPool:
+    """Thread-safe. `idle_bytes` bounds the free memory that is kept, as far as slabs can be freed as a whole.
+
+    Slabs come from `spare` where it has some, and go there when the pool is closed, as far as no more than
+    `idle_bytes` are there then.
+    """
+
+    def __init__(
+        self, *, idle_bytes: int = IDLE_BYTES, slab_bytes: int = SLAB_BYTES, spare: SpareSlabs | None = None
+    ) -> None:
+        self._spare = spare
+        self._closed = False
         self._idle_bytes = idle_bytes
+        self._spare_bytes = idle_bytes
         self._slab_bytes = slab_bytes
         self._lock = threading.Lock()
         self._slabs: list[Slab] = []
@@ -114,11 +199,16 @@ class BufferPool:
             self._acquired_blocks += 1
         return block.data
 
-    def trim(self, idle_bytes: int = 0) -> None:
-        """Return free slabs to the system until at most `idle_bytes` are idle."""
+    def close(self) -> None:
+        """Nobody acquires any more: what is free goes now, what is in use when nothing refers to it."""
         with self._lock:
+            self._closed = True
+            self._idle_bytes = 0
             self._bury()
-            self._unmap_above(idle_bytes)
+            self._unmap_above(0)
+            in_use = bool(self._slabs)
+        if in_use and self._spare is not None:
+            self._spare.await_rest(self)
 
     def statistics(self) -> BufferStatistics:
         with self._lock:
@@ -139,18 +229,25 @@ class BufferPool:
             offset = slab.take(room)
             if offset is not None:
                 return slab, offset
-        nbytes = max(self._slab_bytes, -(-room // HUGE_PAGE_BYTES) * HUGE_PAGE_BYTES)
+        slab = self._more(max(self._slab_bytes, -(-room // HUGE_PAGE_BYTES) * HUGE_PAGE_BYTES))
+        self._slabs.append(slab)
+        offset = slab.take(room)
+        assert offset is not None
+        return slab, offset
+
+    def _more(self, nbytes: int) -> Slab:
+        # A closed pool is perhaps asked by the spare slabs for what became free, so it does not ask them.
+        slab = None if self._spare is None or self._closed else self._spare.take(nbytes)
+        if slab is not None:
+            return slab
         try:
             slab = Slab(nbytes)
         except (OSError, ValueError, OverflowError) as error:
             raise ResourceExhausted(
                 f"the system has no memory for a read buffer of {nbytes:,} bytes", setting="memory", needed=nbytes
             ) from error
-        self._slabs.append(slab)
         self._fresh_slabs += 1
-        offset = slab.take(room)
-        assert offset is not None
-        return slab, offset
+        return slab
 
     def _note_dead(self, block: weakref.ref[NDArray[np.uint8]]) -> None:
         self._dead.append(block)
@@ -176,5 +273,7 @@ class BufferPool:
             if idle <= idle_bytes:
                 return
             if self._slabs[index].free_bytes == self._slabs[index].nbytes:
-                idle -= self._slabs[index].nbytes
-                del self._slabs[index]
+                slab = self._slabs.pop(index)
+                idle -= slab.nbytes
+                if self._closed and self._spare is not None:
+                    self._spare.keep(slab, self._spare_bytes)

@@ -100,14 +100,17 @@ class TransferClient:
         """Where the file is read from; None as long as nobody has read it."""
         return self._service.known_link(path)
 
-    async def read(self, path: str, extents: Sequence[Extent], *, criticality: int = 0) -> list[HostBuffer]:
+    async def read(
+        self, path: str, extents: Sequence[Extent], *, criticality: int = 0, beside: str | None = None
+    ) -> list[HostBuffer]:
         """One buffer per extent, in order. Neighbouring extents are read together and share their memory.
 
         Of the plan's transfers, those with higher `criticality` go first. The memory is taken when the bytes are about
-        to move.
+        to move. `beside` is a file or folder on the same disk: to locate it once is enough for many small files.
         """
         service = self._service
-        link = service.known_link(path) or await service.locate(path)
+        located = path if beside is None else beside
+        link = service.known_link(located) or await service.locate(located)
         runs = coalesce(extents, alignment=service.alignment(link))
         requests = [Request(run.extent, None, run.required, run.useful) for run in runs]
         submission = service.submit(self.plan_id, path, link, requests, criticality, self.operator)

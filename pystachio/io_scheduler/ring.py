@@ -58,7 +58,7 @@ class Ring(Generic[R]):
         """`make` makes a record of its values: a named tuple's `_make`."""
         self._make = make
         self._objects = objects
-        self._numbers = Numbers()
+        self.numbers = Numbers()
         self._block_records = max(1, min(BLOCK_RECORDS, capacity // 16))
         blocks = capacity // self._block_records - (1 if self._block_records > 1 else 0)
         self._blocks: deque[tuple[tuple[Any, ...], ...]] = deque(maxlen=max(0, blocks))
@@ -68,11 +68,11 @@ class Ring(Generic[R]):
     def append(self, record: R) -> None:
         row: tuple[Any, ...] = tuple(record)
         if self._objects:
-            values, known = list(row), self._numbers.by_id
+            values, known = list(row), self.numbers.by_id
             for position in self._objects:
                 value = values[position]
                 number = known.get(id(value))
-                values[position] = self._numbers.of(value) if number is None else number
+                values[position] = self.numbers.of(value) if number is None else number
             row = tuple(values)
         self._recent.append(row)
         if len(self._recent) >= self._block_records:
@@ -127,5 +127,5 @@ class Ring(Generic[R]):
             return self._make(row)
         values = list(row)
         for position in self._objects:
-            values[position] = self._numbers[values[position]]
+            values[position] = self.numbers[values[position]]
         return self._make(tuple(values))

@@ -8,6 +8,7 @@ A turn takes so much of each plan and no more, however much there is: whoever co
 from __future__ import annotations
 
 import asyncio
+import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -130,6 +131,7 @@ class IoSchedulerService:
         # Written by the devices' threads.
         self._ended: deque[tuple[int, int, ChunkEnd]] = deque()
         self._loop_is_woken = False
+        self._thread: int | None = None
         self._drained: asyncio.Event = asyncio.Event()
         self._drained.set()
         self._failure: InternalError | None = None
@@ -137,6 +139,7 @@ class IoSchedulerService:
     async def start(self) -> None:
         assert self._loop is None, "the service is started once"
         self._loop = asyncio.get_running_loop()
+        self._thread = threading.get_ident()
 
     async def stop(self) -> None:
         """Cancel what is under way, wait until no device works any more, release threads and idle memory.
@@ -156,7 +159,7 @@ class IoSchedulerService:
         self._links.close(stuck=stuck)
         self._core = Scheduler(self._policy)
         self._loop = None
-        self.buffers.trim()
+        self.buffers.close()
 
     def client(
         self, plan_id: str, priority: PriorityClass, *, deadline: float | None = None, weight: float = 1.0
@@ -327,7 +330,12 @@ class IoSchedulerService:
     def _wake(self, transfer_id: int, offset: int, end: ChunkEnd) -> None:
         """Called by devices, on any thread; one wake-up of the loop serves all chunks that end until it runs."""
         self._ended.append((transfer_id, offset, end))
-        if not self._loop_is_woken:
+        if self._loop_is_woken:
+            return
+        if threading.get_ident() == self._thread:
+            # Networks end their chunks on the loop, which need not be woken by a system call then.
+            self._turn_soon()
+        else:
             self._loop_is_woken = True
             if self._loop is not None:
                 self._loop.call_soon_threadsafe(self._turn)

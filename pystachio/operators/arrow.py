@@ -308,8 +308,9 @@ def _fixed_array(column: FixedColumn) -> pa.Array:
             type_, len(column), [validity, pa.py_buffer(np.packbits(values, bitorder="little"))]
         )
     if pa.types.is_decimal(type_):
-        low = values.astype(np.int64, copy=False)
-        limbs = np.stack((low, low >> 63), axis=1)
+        limbs = np.empty((len(values), 2), dtype=np.int64)
+        limbs[:, 0] = values
+        np.right_shift(limbs[:, 0], 63, out=limbs[:, 1])
         return pa.Array.from_buffers(type_, len(column), [validity, pa.py_buffer(limbs)])
     physical = _PHYSICAL.get(type_) or _temporal_physical(type_)
     if physical is None:

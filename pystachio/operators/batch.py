@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 import pyarrow as pa
@@ -40,11 +40,14 @@ class Batch:
     columns: tuple[Column, ...]
     length: int
     ready: Event | None
+    _nbytes: int = field(default=-1, init=False, repr=False)
 
     @property
     def nbytes(self) -> int:
         """Bytes held by the tensors, without shared dictionaries."""
-        return sum(column_nbytes(column) for column in self.columns)
+        if self._nbytes < 0:
+            object.__setattr__(self, "_nbytes", sum(map(column_nbytes, self.columns)))
+        return self._nbytes
 
 
 def column_nbytes(column: Column) -> int:

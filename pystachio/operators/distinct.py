@@ -186,9 +186,13 @@ def _in_ranges(column: DictionaryColumn, ranges: CodeRanges) -> torch.Tensor:
 
 def _in_range(column: DictionaryColumn, first: int, last: int) -> torch.Tensor:
     kernel = primitives(column.codes.device)
+    # The dictionary may have grown since the codes were stored: what they cannot say is not looked for in them.
+    most = min(len(column.dictionary) - 1, torch.iinfo(column.codes.dtype).max)
+    if first > most:
+        return torch.zeros_like(column.codes, dtype=torch.bool)
     if first == last:
         return kernel.compare("equal", column.codes, first)
     if first == 0:
-        return kernel.compare("lte", column.codes, last)
+        return kernel.compare("lte", column.codes, min(last, most))
     from_first = kernel.compare("gte", column.codes, first)
-    return from_first if last == len(column.dictionary) - 1 else from_first & kernel.compare("lte", column.codes, last)
+    return from_first if last >= most else from_first & kernel.compare("lte", column.codes, last)

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable
+from collections.abc import Hashable
 from dataclasses import dataclass
 from functools import cached_property
 
 from pystachio.operators.batch import column_nbytes
 from pystachio.operators.column import Bounds, Column, DictionaryColumn
 from pystachio.operators.narrowing import narrowest_dtype
-from pystachio.operators.parquet_dictionary import SharedDictionary
-from pystachio.operators.scan_units import Unit
+from pystachio.operators.parquet.dictionary import SharedDictionary
+from pystachio.operators.scans.units import Unit
 from pystachio.runtime.hot_cache import HotCache
 
 
@@ -26,20 +26,27 @@ class HotColumns:
     dictionaries: dict[int, SharedDictionary]
     bounds: tuple[Bounds | None, ...]
 
-    def find(self, unit: Unit, positions: Iterable[int]) -> dict[int, Column]:
-        """Those of the unit's columns that are kept, by position."""
+    def find(self, unit: Unit, positions: tuple[int, ...]) -> tuple[dict[int, Column], int]:
+        """Those of the unit's columns that are kept, by position, and their bytes."""
         if not self.cache.enabled:
-            return {}
-        found: dict[int, Column] = {}
-        for position in positions:
-            shared = self.dictionaries.get(position)
-            coded = shared is not None and not shared.overflowed
-            column = self.cache.get(self._key(unit, position, coded=coded))
-            if shared is not None and isinstance(column, DictionaryColumn):
-                column = shared.renewed(column)
-            if column is not None:
-                found[position] = column
-        return found
+            return {}, 0
+        coded = tuple(position for position, shared in self.dictionaries.items() if not shared.overflowed)
+        # The same for most scans of a plan, however often it runs.
+        known = (positions, coded, self._widths)
+        keys = unit.cache_keys.get(known)
+        if keys is None:
+            keys = tuple(self._key(unit, position, coded=position in coded) for position in positions)
+            unit.cache_keys[known] = keys
+        columns: dict[int, Column] = {}
+        nbytes = 0
+        for position, kept in zip(positions, self.cache.get_all(keys), strict=True):
+            if kept is not None:
+                column = kept[0]
+                if isinstance(column, DictionaryColumn) and position in self.dictionaries:
+                    column = self.dictionaries[position].renewed(column)
+                columns[position] = column
+                nbytes += kept[1]
+        return columns, nbytes
 
     def keep(self, unit: Unit, position: int, column: Column, seconds: float) -> None:
         """A column that took so long to decode is offered to the cache."""

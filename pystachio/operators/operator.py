@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import ClassVar, Protocol, TypeGuard
 
 from pystachio.operators.batch import Batch, Schema
-from pystachio.operators.scan_rows import HotRows, ScanRows
+from pystachio.operators.scans.rows import HotRows, ScanRows
 from pystachio.runtime.channels import Receiver
 from pystachio.runtime.context import Context
 
@@ -29,19 +29,30 @@ class NotWanted(Exception):
 class Output(Protocol):
     """Where a breaker puts its batches: through the streaming operators above it, into the next breaker's channel.
 
-    Both methods raise NotWanted; let it pass.
+    `emit` and `send` raise NotWanted; let it pass.
     """
 
-    async def emit(self, produce: Callable[[], Iterable[Produced]], *, last: bool | Callable[[], bool] = False) -> None:
+    async def emit(
+        self,
+        produce: Callable[[], Iterable[Produced]],
+        *,
+        last: bool | Callable[[], bool] = False,
+        small: bool = False,
+    ) -> None:
         """Run `produce` and the streaming operators behind it on a worker; waits while the channel is full.
 
         `last`: nothing comes after it, and nothing else is being put out; what those operators kept follows in the
-        same job. May be asked on the worker, once everything is produced.
+        same job. May be asked on the worker, once everything is produced. `small`: that is `small.is_small`, and need
+        not go to a worker.
         """
         ...
 
     async def send(self, batch: Batch) -> None:
         """`emit` of one batch that exists already."""
+        ...
+
+    async def until_unwanted(self) -> None:
+        """Returns when the consumer has all it wants: for who waits for others and has nothing to put out meanwhile."""
         ...
 
 

@@ -8,33 +8,30 @@ A union is a pipe with several producers. When the last producer ends, each stag
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from functools import cached_property
-from itertools import chain
+from functools import cached_property, partial
 
 import pyarrow as pa
 
 from pystachio.errors import DataError
 from pystachio.operators.arrow import literal_at
 from pystachio.operators.batch import Batch, Schema
-from pystachio.operators.coalesce import LEAST_ROWS, Coalesced
+from pystachio.operators.exchanges.filter_exchange import SharedFilter
 from pystachio.operators.expressions import Literal
-from pystachio.operators.fusion.flow import Flow, can_fuse
-from pystachio.operators.join import Join
+from pystachio.operators.joins.join import Join
 from pystachio.operators.operator import (
     Breaker,
     NotWanted,
     Operator,
-    Produced,
-    Streaming,
-    Transform,
     is_breaker,
     is_streaming,
 )
+from pystachio.operators.pipes import Pipe, PipeOutput, Stage
+from pystachio.operators.small import is_small
 from pystachio.operators.spool import Spool
+from pystachio.operators.table import Table
 from pystachio.operators.union_all import UnionAll
 from pystachio.runtime.channels import Channel, Receiver
 from pystachio.runtime.context import Context
@@ -42,16 +39,11 @@ from pystachio.runtime.executor import PlanScope, TaskSpec
 from pystachio.runtime.memory import Reservation
 from pystachio.runtime.slots import Slot
 
-_JOB_OUTPUT_BYTES = 16 << 20
-"""A worker job pauses after this much output, so that a join that multiplies rows respects its channel's bound."""
-
 _FEW_REPLAYED_ROWS = 1 << 16
 """So many rows of a spool go through a consumer's stages in one job."""
 
-_FIRST_JOB_SECONDS = 0.01
-_JOB_SECONDS = 0.03
-"""And after this long, so that a plan can be cancelled and others get their turn; first earlier, because the consumer
-may soon have all it wants."""
+Sample = Callable[[Table, Sequence[int]], Batch]
+"""Some rows of the columns (positions in the table's schema), on the host, always the same ones. Blocking."""
 
 
 @dataclass(frozen=True)
@@ -64,6 +56,14 @@ class PhysicalPlan:
     root: Operator
     scalars: tuple[Operator, ...]
     names: tuple[str, ...]
+    expected_rows: Callable[[Operator], float | None] = field(default=lambda _: None, compare=False, repr=False)
+    """The planner's estimate for an operator, for plans of several nodes. It may read samples: not on a node's loop."""
+    sample: Sample | None = field(default=None, compare=False, repr=False)
+    """What the planner knows of the tables' rows."""
+    given_names: Mapping[int, str] | None = field(default=None, compare=False, repr=False)
+    """The operators' names by `id`, where they are those of another plan, of which this is a part."""
+    shared_filters: tuple[SharedFilter, ...] = ()
+    """Of a part of a plan of several nodes: what the nodes tell each other."""
 
     @property
     def schema(self) -> Schema:
@@ -91,6 +91,8 @@ class PhysicalPlan:
     @cached_property
     def operator_names(self) -> Mapping[int, str]:
         """A unique name per operator object (by `id`): what metrics and errors call it."""
+        if self.given_names is not None:
+            return self.given_names
         return {id(each): f"{number}:{type(each).__name__}" for number, each in enumerate(self.operators)}
 
     @cached_property
@@ -123,124 +125,6 @@ def operator_names(plan: PhysicalPlan) -> Mapping[int, str]:
     return plan.operator_names
 
 
-@dataclass(slots=True)
-class _Stage:
-    """A streaming operator of a pipe; `opened` holds its transform once its builds are read."""
-
-    operator: Streaming
-    ctx: Context
-    builds: tuple[Receiver[Batch], ...]
-    opened: Slot[Transform] = field(default_factory=Slot)
-    _is_opening: bool = False
-
-    async def transform(self) -> Transform:
-        """Waits for a task that reads builds; without any, whoever comes first opens the operator."""
-        if not self.builds and not self._is_opening:
-            await self.open()
-        return await self.opened.wait()
-
-    async def open(self) -> None:
-        self._is_opening = True
-        transform = await self.operator.open(self.ctx, self.builds)
-        if self.operator.prefers_large_batches:
-            transform = Coalesced(transform, min(LEAST_ROWS, self.ctx.settings.batch_rows))
-        self.opened.set(transform)
-
-
-@dataclass(slots=True, eq=False)
-class _Pipe:
-    """The way of `producers` through `stage` into the `onward` pipe; the last pipe has neither, only the channel."""
-
-    channel: Channel[Batch]
-    stage: _Stage | None = None
-    onward: _Pipe | None = None
-    producers: int = 0
-    has_finished: bool = False
-    """The last producer's last job has put out what the stage kept."""
-    _flow: Flow | None = None
-
-    def behind(self, stage: _Stage) -> _Pipe:
-        """A pipe that feeds this one through `stage`."""
-        self.producers += 1
-        return _Pipe(self.channel, stage, self)
-
-    async def flow(self, ctx: Context) -> Flow:
-        """Through the opened stages from here to the channel; waits for the builds of joins."""
-        if self._flow is None:
-            opened: list[tuple[Transform, Context]] = []
-            pipe: _Pipe | None = self
-            while pipe is not None:
-                if pipe.stage is not None:
-                    opened.append((await pipe.stage.transform(), pipe.stage.ctx))
-                pipe = pipe.onward
-            if self._flow is None:
-                self._flow = Flow(opened, fused=can_fuse(ctx))
-        return self._flow
-
-    async def finishing(self, ctx: Context) -> list[_Ending]:
-        """The stages that end with the only producer left, once it has pushed its last batch."""
-        ending: list[_Ending] = []
-        pipe = self
-        while pipe.producers == 1 and pipe.stage is not None and pipe.onward is not None:
-            ending.append((pipe, pipe.stage, await pipe.stage.transform(), await pipe.onward.flow(ctx)))
-            pipe = pipe.onward
-        return ending
-
-    async def producer_ended(self, ctx: Context) -> None:
-        """The last one puts out what the stage kept, and ends its part of the onward pipe."""
-        self.producers -= 1
-        if self.producers:
-            return
-        self._flow = None  # and what its programs hold of joins
-        if self.stage is not None and self.onward is not None:
-            left = None if self.has_finished else (await self.stage.transform()).finish()
-            if left is not None:
-                rest = await self.onward.flow(ctx)
-                with suppress(NotWanted):  # the consumer has all it wanted
-                    await self.drain(ctx, rest.push_finished(left, self.stage.ctx))
-            await self.onward.producer_ended(ctx)
-        else:
-            self.channel.close()
-
-    async def drain(self, ctx: Context, batches: Iterator[Batch]) -> None:
-        """Pull `batches` on a worker and send them on; NotWanted when the consumer has all it wants."""
-        ended, seconds = False, _FIRST_JOB_SECONDS
-        while not ended:
-            produced, ended = await ctx.stream.run(_pull, batches, seconds)
-            seconds = _JOB_SECONDS
-            if self.channel.abandoned:
-                raise NotWanted
-            for batch in produced:
-                await self.send(batch)
-
-    async def send(self, batch: Batch) -> None:
-        if self.channel.abandoned:
-            raise NotWanted
-        await self.channel.send(batch)
-
-
-@dataclass(slots=True)
-class _PipeOutput:
-    """`operator.Output` of one breaker."""
-
-    pipe: _Pipe
-    ctx: Context
-
-    async def emit(self, produce: Callable[[], Iterable[Produced]], *, last: bool | Callable[[], bool] = False) -> None:
-        flow = await self.pipe.flow(self.ctx)
-        batches = flow.push(_produced(produce), self.ctx)
-        if last is not False:
-            batches = chain(batches, _finished(await self.pipe.finishing(self.ctx), last))
-        await self.pipe.drain(self.ctx, batches)
-
-    async def send(self, batch: Batch) -> None:
-        if self.pipe.stage is not None:
-            await self.emit(lambda: (batch,))
-        elif batch.length:
-            self.ctx.metrics.add_batch(rows_out=batch.length, nbytes=batch.nbytes)
-            await self.pipe.send(batch)
-
-
 class _Builder:
     def __init__(self, plan: PhysicalPlan, scope: PlanScope) -> None:
         self._plan = plan
@@ -253,12 +137,15 @@ class _Builder:
         slots = self._scope.slots
         slots.update({("scalar", index): Slot() for index in range(len(self._plan.scalars))})
         slots.update({("filter", id_): Slot() for id_ in self._plan.runtime_filters})
+        for shared in self._plan.shared_filters:
+            slots.update({(kind, shared.slot): Slot() for kind in ("filter", "filter part")})
+            self._add(f"filter {shared.slot}", partial(shared.share, self._scope.context(shared.join)))
         for index, scalar in enumerate(self._plan.scalars):
             self._scalar(index, scalar)
         channel: Channel[Batch] = self._scope.channel(
             "result", producer=self._names[id(self._plan.root)], for_client=True
         )
-        self._place(self._plan.root, _Pipe(channel))
+        self._place(self._plan.root, Pipe(channel))
         return Graph(self._tasks, channel.receiver())
 
     def _add(self, name: str, run: Callable[[], Coroutine[object, object, None]]) -> None:
@@ -267,10 +154,10 @@ class _Builder:
     def _channel_from(self, operator: Operator, name: str, ctx: Context) -> Receiver[Batch]:
         """The output of `operator` for the consumer whose context is `ctx`."""
         channel: Channel[Batch] = self._scope.channel(name, producer=self._names[id(operator)])
-        self._place(operator, _Pipe(channel))
+        self._place(operator, Pipe(channel))
         return channel.receiver(ctx.metrics)
 
-    def _place(self, operator: Operator, pipe: _Pipe) -> None:
+    def _place(self, operator: Operator, pipe: Pipe) -> None:
         """Add the tasks of the sub-plan `operator`, whose output goes into `pipe`."""
         name = self._names[id(operator)]
         if isinstance(operator, UnionAll):
@@ -281,7 +168,7 @@ class _Builder:
         elif is_streaming(operator):
             ctx = self._scope.context(name)
             builds = tuple(self._channel_from(child, f"{name} build", ctx) for child in operator.inputs[1:])
-            stage = _Stage(operator, ctx, builds)
+            stage = Stage(operator, ctx, builds)
             if builds:
                 self._add(f"{name} open", stage.open)
             self._place(operator.inputs[0], pipe.behind(stage))
@@ -290,14 +177,14 @@ class _Builder:
         else:
             raise AssertionError(f"{type(operator).__name__} is neither streaming nor a breaker")
 
-    def _break(self, operator: Breaker, pipe: _Pipe, name: str) -> None:
+    def _break(self, operator: Breaker, pipe: Pipe, name: str) -> None:
         ctx = self._scope.context(name)
         receivers = tuple(self._channel_from(child, f"{name} input", ctx) for child in operator.inputs)
-        pipe.producers += 1
+        pipe.add_producer()
 
         async def run() -> None:
             try:
-                await operator.run(ctx, receivers, _PipeOutput(pipe, ctx))
+                await operator.run(ctx, receivers, PipeOutput(pipe, ctx))
             except* NotWanted:
                 pass  # the consumer has all it wanted
             for receiver in receivers:
@@ -306,7 +193,7 @@ class _Builder:
 
         self._add(name, run)
 
-    def _replay(self, spool: Spool, pipe: _Pipe, name: str) -> None:
+    def _replay(self, spool: Spool, pipe: Pipe, name: str) -> None:
         ctx = self._scope.context(name)
         if id(spool) not in self._spools:
             slot: Slot[tuple[list[Batch], _SharedReservation]] = Slot()
@@ -319,14 +206,14 @@ class _Builder:
 
             self._add(f"{name} collect", collect)
         shared = self._spools[id(spool)]
-        pipe.producers += 1
+        pipe.add_producer()
 
         async def replay() -> None:
             batches, held = await shared.wait()
-            out = _PipeOutput(pipe, ctx)
+            out = PipeOutput(pipe, ctx)
             with suppress(NotWanted):  # this consumer has all it wanted; the others read on
                 if pipe.stage is not None and sum(batch.length for batch in batches) <= _FEW_REPLAYED_ROWS:
-                    await out.emit(lambda: batches, last=True)
+                    await out.emit(lambda: batches, last=True, small=is_small(batches))
                 else:
                     for batch in batches:
                         await out.send(batch)
@@ -348,7 +235,7 @@ class _Builder:
                 rows += batch.length
                 if rows > 1:
                     raise DataError("a scalar subquery returned more than one row", hint="aggregate it or add LIMIT 1")
-                value = await ctx.stream.run(literal_at, batch.columns[0], 0)
+                value = await ctx.stream.run_small(literal_at, batch.columns[0], 0)
             slot.set(value)
 
         self._add(f"scalar {index}", take_value)
@@ -365,37 +252,3 @@ class _SharedReservation:
         self._holders -= 1
         if not self._holders:
             self._reservation.release()
-
-
-def _produced(produce: Callable[[], Iterable[Produced]]) -> Iterator[Produced]:
-    """Made on the worker, not before."""
-    yield from produce()
-
-
-_Ending = tuple[_Pipe, _Stage, Transform, Flow]
-"""A stage at its end: its pipe, the opened stage, and the flow behind it."""
-
-
-def _finished(ending: Sequence[_Ending], last: bool | Callable[[], bool]) -> Iterator[Batch]:
-    """What the stages kept, through those behind them; on the worker, after the last batch, if it is the `last`."""
-    if not (last is True or (last is not False and last())):
-        return
-    for pipe, stage, transform, onward in ending:
-        pipe.has_finished = True
-        left = transform.finish()
-        if left is not None:
-            yield from onward.push_finished(left, stage.ctx)
-
-
-def _pull(batches: Iterator[Batch], seconds: float) -> tuple[list[Batch], bool]:
-    """Batches until enough bytes are made or enough time has passed; True when there are no more."""
-    produced: list[Batch] = []
-    nbytes = 0
-    end = time.perf_counter() + seconds
-    for batch in batches:
-        if batch.length:
-            produced.append(batch)
-            nbytes += batch.nbytes
-        if nbytes >= _JOB_OUTPUT_BYTES or time.perf_counter() >= end:
-            return produced, False
-    return produced, True

@@ -38,14 +38,15 @@ class RuntimeFilter:
     values: Dictionary | None = None
     empty: bool = False
 
-    def may_match(self, low: int, high: int) -> bool:
-        """False when no integer-like key lies in the inclusive range."""
-        if self.empty:
-            return False
-        if self.bounds is None:
-            return True
-        first, last = max(low, self.bounds[0]), min(high, self.bounds[1])
-        return first <= last and (self.keys is None or self.keys.may_have(first, last))
+    def may_match(self, low: np.ndarray, high: np.ndarray) -> np.ndarray:
+        """For each of these inclusive ranges (int64) a bool: False when no integer-like key lies in it."""
+        if self.empty or self.bounds is None:
+            return np.full(len(low), not self.empty)
+        first, last = np.maximum(low, self.bounds[0]), np.minimum(high, self.bounds[1])
+        matching: np.ndarray = first <= last
+        if self.keys is not None:
+            matching[matching] = self.keys.may_have(first[matching], last[matching])
+        return matching
 
     def select(self, column: Column) -> torch.Tensor | None:
         """int64 positions of the rows that may match, ascending; None when all may."""
@@ -60,8 +61,9 @@ class RuntimeFilter:
                 return None if column.validity is None else _positions(column.validity.numpy())
 
 
-def filter_of_keys(columns: Sequence[Column]) -> RuntimeFilter | None:
-    """A filter over the key column of a build side, given as its batches' columns (all of one type and encoding scale).
+def filter_of_keys(columns: Sequence[Column], parts: int = 1) -> RuntimeFilter | None:
+    """A filter over the key column of a build side, given as its batches' columns (all of one type and encoding scale);
+    one of so many `parts` of the whole filter.
 
     None when nothing useful can be said (floats, wide decimals).
     """
@@ -69,19 +71,19 @@ def filter_of_keys(columns: Sequence[Column]) -> RuntimeFilter | None:
         return None
     type_ = columns[0].type
     if all(isinstance(column, FixedColumn) and not column.values.dtype.is_floating_point for column in columns):
-        return _filter_of_integers(type_, [column for column in columns if isinstance(column, FixedColumn)])
+        return _filter_of_integers(type_, [column for column in columns if isinstance(column, FixedColumn)], parts)
     strings = [column for column in columns if isinstance(column, DictionaryColumn | BytesColumn)]
     return _filter_of_strings(type_, strings) if len(strings) == len(columns) else None
 
 
-def _filter_of_integers(type_: pa.DataType, columns: Sequence[FixedColumn]) -> RuntimeFilter:
+def _filter_of_integers(type_: pa.DataType, columns: Sequence[FixedColumn], parts: int) -> RuntimeFilter:
     keys = [_valid_values(column) for column in columns]
     keys = [values for values in keys if len(values)]
     if not keys:
         return RuntimeFilter(type_, empty=True)
     low = min(int(values.min()) for values in keys)
     high = max(int(values.max()) for values in keys)
-    return RuntimeFilter(type_, (low, high), key_set(np.concatenate(keys), (low, high)))
+    return RuntimeFilter(type_, (low, high), key_set(np.concatenate(keys), (low, high), parts))
 
 
 def _valid_values(column: FixedColumn) -> np.ndarray:

@@ -14,6 +14,7 @@ from pystachio.operators.expressions import SortKey
 from pystachio.operators.kernels.ordering import Direction, first_of_order, sort_order
 from pystachio.operators.kernels.selection import take_batch
 from pystachio.operators.operator import Operator, Output
+from pystachio.operators.small import is_small
 from pystachio.runtime.channels import Receiver
 from pystachio.runtime.context import Context
 
@@ -46,7 +47,8 @@ class Sort:
             await reservation.resize(reservation.nbytes + 24 * collected.rows)
             batch_rows = ctx.settings.batch_rows
             if collected.rows <= _FEW_ROWS:
-                await out.emit(lambda: _sorted(collected.joined(), self.keys, batch_rows), last=True)
+                small = is_small(collected.batches)
+                await out.emit(lambda: _sorted(collected.joined(), self.keys, batch_rows), last=True, small=small)
                 return
             rows, order = await ctx.stream.run(_with_order, collected, self.keys)
             await reservation.resize(rows.nbytes + order.nbytes)

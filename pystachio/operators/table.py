@@ -18,9 +18,9 @@ import pyarrow.parquet as pq
 from pystachio.errors import DataError, Unsupported
 from pystachio.operators.batch import Field, Schema
 from pystachio.operators.column import Bounds, normalise_type
-from pystachio.operators.parquet_chunks import ChunkDescription, Descriptions, describe_chunks
-from pystachio.operators.parquet_dictionary import SharedDictionary
-from pystachio.operators.parquet_statistics import ChunkStatistics, IntegerRanges, statistics_reader
+from pystachio.operators.parquet.chunks import ChunkDescription, Descriptions, describe_chunks
+from pystachio.operators.parquet.dictionary import SharedDictionary
+from pystachio.operators.parquet.statistics import ChunkStatistics, IntegerRanges, statistics_reader
 
 FIRST_DATA_BYTE = 4
 """A Parquet file begins with the four bytes PAR1."""

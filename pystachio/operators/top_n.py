@@ -2,15 +2,28 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import takewhile
 from typing import Final
+
+import torch
 
 from pystachio.operators.batch import Batch, Schema
 from pystachio.operators.expressions import SortKey
 from pystachio.operators.kernels import primitives
-from pystachio.operators.kernels.ordering import Direction, precedes_or_ties
-from pystachio.operators.kernels.selection import concat_batches, settled_batch, slice_batch, take_batch
+from pystachio.operators.kernels.ordering import Direction, is_text, precedes_or_ties
+from pystachio.operators.kernels.selection import (
+    concat_batches,
+    device_of,
+    plain,
+    settled_batch,
+    slice_batch,
+    take_batch,
+)
+from pystachio.operators.kernels.thresholds import KeyThreshold, Threshold
 from pystachio.operators.operator import Operator, Output
+from pystachio.operators.small import is_small
 from pystachio.operators.sort import described, order_of
 from pystachio.runtime.channels import Receiver
 from pystachio.runtime.context import Context
@@ -53,7 +66,7 @@ class TopN:
                 ctx.metrics.add_batch(rows_in=batch.length, batches=0)
                 candidates = batch
                 if worst is not None:
-                    candidates = await ctx.stream.run(not_after, batch, self.keys[0], worst)
+                    candidates = await ctx.stream.run(not_after, batch, self.keys, worst)
                 await reservation.resize(reservation.nbytes + candidates.nbytes)
                 waiting.append(candidates)
                 waiting_rows += candidates.length
@@ -64,7 +77,10 @@ class TopN:
                         worst = await ctx.stream.run(slice_batch, best, wanted - 1, wanted)
             if waiting:
                 await reservation.resize(2 * sum(part.nbytes for part in waiting))
-                await out.emit(lambda: [self._after_offset(first_rows(waiting, self.keys, wanted))], last=True)
+                small = is_small(waiting)
+                await out.emit(
+                    lambda: [self._after_offset(first_rows(waiting, self.keys, wanted))], last=True, small=small
+                )
 
     def _after_offset(self, best: Batch) -> Batch:
         return slice_batch(best, min(self.offset, best.length), best.length)
@@ -77,14 +93,23 @@ class TopN:
         return best
 
 
-def not_after(batch: Batch, key: SortKey, worst: Batch) -> Batch:
-    """The rows that `key` does not order behind the only row of `worst`; all where that is not cheap to say."""
-    mask = precedes_or_ties(
-        batch.columns[key.index], worst.columns[key.index], Direction(key.descending, key.nulls_first)
-    )
-    if mask is None:
+def not_after(batch: Batch, keys: Sequence[SortKey], worst: Batch) -> Batch:
+    """The rows that `keys` do not order behind the only row of `worst`, as far as that is cheap to say: by the leading
+    keys that are no texts, on a device by the first."""
+    pairs = [
+        (batch.columns[key.index], worst.columns[key.index], Direction(key.descending, key.nulls_first))
+        for key in takewhile(lambda key: not is_text(batch.columns[key.index]), keys)
+    ]
+    if not pairs:
         return batch
-    return settled_batch(take_batch(batch, primitives(mask.device).indices_of_true(mask)))
+    passing: torch.Tensor | None
+    if device_of(pairs[0][0]).type == "cpu":
+        threshold = Threshold(tuple(KeyThreshold.of(plain(last), 0, direction) for _, last, direction in pairs), 0)
+        passing = threshold.select([column for column, _, _ in pairs], 0)
+    else:
+        mask = precedes_or_ties(*pairs[0])
+        passing = None if mask is None else primitives(mask.device).indices_of_true(mask)
+    return batch if passing is None else settled_batch(take_batch(batch, passing))
 
 
 def first_rows(parts: list[Batch], keys: tuple[SortKey, ...], count: int) -> Batch:

@@ -26,7 +26,7 @@ from pystachio.operators.expressions import (
     fields_of,
     shift_fields,
 )
-from pystachio.planner.join_cardinality import join_estimate
+from pystachio.planner.joins.cardinality import join_estimate
 from pystachio.planner.logical import (
     Aggregate,
     Filter,

@@ -14,16 +14,19 @@ import re
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 
 from pystachio.errors import DataError, InvalidRequest, NotFound, PystachioError, Unauthorized, Unsupported
-from pystachio.operators.parquet_footer import file_version
+from pystachio.operators.parquet.footer import file_version
 from pystachio.operators.table import FileVersion, ParquetFile, Table, table_of_files
+from pystachio.planner.file_patterns import matching, require_time
 
 Source = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 ReadFooters = Callable[[Sequence[FileVersion]], Sequence[ParquetFile]]
-"""Blocking; the footers in the order of the versions (`operators.parquet_footer.read_footers` on the node's loop)."""
+"""Blocking; the footers in the order of the versions (`operators.parquet.footer.read_footers` on the node's loop)."""
+FindFiles = Callable[[Sequence[str]], tuple[FileVersion, ...]]
+"""Blocking; what absolute paths and patterns stand for. Raises as `Catalog.register` for what is not there."""
 
 _URL = re.compile(r"^([a-zA-Z][a-zA-Z0-9+.-]+)://")
 _SUFFIX = ".parquet"
@@ -35,11 +38,19 @@ class CatalogSnapshot:
     """The tables at one moment. Equal `version` means equal tables: plans are cached under it.
 
     `tables` has each table under its own name and, where no other table has it, under the lower-case one, which is
-    what SQL makes of a name without quotes.
+    what SQL makes of a name without quotes. `unreadable` says of those of them whose source cannot be read as it is now
+    why not: their table is of what was there before.
     """
 
     version: int
     tables: Mapping[str, Table]
+    unreadable: Mapping[str, PystachioError] = field(default_factory=dict)
+
+    def require_readable(self, names: Iterable[str]) -> None:
+        """Raises why one of these tables cannot be read."""
+        for name in names:
+            if name in self.unreadable:
+                raise self.unreadable[name]
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,8 +62,10 @@ class _Registration:
 class Catalog:
     """Safe for several threads. Footers are read outside the lock; the last registration of a name wins."""
 
-    def __init__(self, read_footers: ReadFooters) -> None:
+    def __init__(self, read_footers: ReadFooters, find_files: FindFiles | None = None) -> None:
+        """`find_files` says what paths stand for; by default what this machine has."""
         self._read_footers = read_footers
+        self._find_files = local_files if find_files is None else find_files
         self._lock = threading.Lock()
         self._registrations: dict[str, _Registration] = {}
         self._version = 0
@@ -68,11 +81,19 @@ class Catalog:
         if not _is_text(name):
             raise InvalidRequest(f"the name of a table must be Unicode text: {name!r}")
         paths = _paths_of(source)
-        table = self._load(name, _files_of(paths))
+        table = self._look(name, paths)
         with self._lock:
             self._registrations[name] = _Registration(paths, table)
             self._version += 1
         return table
+
+    def adopt(self, other: Catalog) -> None:
+        """Have the tables that the other one has now, in place of any of their names. No file is looked at."""
+        with other._lock:
+            registrations = dict(other._registrations)
+        with self._lock:
+            self._registrations.update(registrations)
+            self._version += 1
 
     def unregister(self, name: str) -> None:
         """Forget the table; running plans keep it. NotFound when there is none."""
@@ -103,23 +124,43 @@ class Catalog:
         """Look at the sources again, and read the footers of files that are new or changed.
 
         A table whose source has become unreadable stays as it was: a statement that reads it gets the error, others
-        go on.
+        go on. So do all where only a node does not answer.
         """
         with self._lock:
             registrations = list(self._registrations.items())
+        unreadable: dict[str, PystachioError] = {}
         for name, registration in registrations:
             try:
-                versions = _files_of(registration.paths)
-                if versions == registration.table.version:
-                    continue
-                table = self._load(name, versions)
+                table = self._look(name, registration.paths, registration.table)
+            except (DataError, InvalidRequest) as error:
+                unreadable[name] = error
+                continue
             except PystachioError:
+                continue
+            if table is registration.table:
                 continue
             with self._lock:
                 if self._registrations.get(name) is registration:
                     self._registrations[name] = _Registration(registration.paths, table)
                     self._version += 1
-        return self.snapshot()
+        snapshot = self.snapshot()
+        if not unreadable:
+            return snapshot
+        why = {name: unreadable[table.name] for name, table in snapshot.tables.items() if table.name in unreadable}
+        return replace(snapshot, unreadable=why)
+
+    def _look(self, name: str, paths: tuple[str, ...], before: Table | None = None) -> Table:
+        """The table as its source is now. What fails is tried again when the files have changed meanwhile."""
+        versions = self._find_files(paths)
+        if before is not None and versions == before.version:
+            return before
+        try:
+            return self._load(name, versions)
+        except (DataError, InvalidRequest):
+            changed = self._find_files(paths)
+            if changed == versions:
+                raise
+        return self._load(name, changed)
 
     def _load(self, name: str, versions: Sequence[FileVersion]) -> Table:
         """A table of these file versions; footers that some table has already are not read again."""
@@ -158,7 +199,7 @@ def _is_text(name: str) -> bool:
 
 def files_of(source: Source) -> tuple[FileVersion, ...]:
     """The files that a source stands for now. Raises as `Catalog.register` does for what is not there."""
-    return _files_of(_paths_of(source))
+    return local_files(_paths_of(source))
 
 
 def _paths_of(source: Source) -> tuple[str, ...]:
@@ -187,33 +228,40 @@ def _absolute(part: str | os.PathLike[str]) -> str:
     return os.path.abspath(os.path.expanduser(path))
 
 
-def _files_of(paths: Sequence[str]) -> tuple[FileVersion, ...]:
-    """The files that the paths and patterns stand for now, those of a folder or pattern in the order of their names."""
-    return tuple(version for path in paths for version in _files_of_one(path))
+def local_files(paths: Sequence[str], *, admits: Callable[[str], bool] | None = None) -> tuple[FileVersion, ...]:
+    """The files that the paths and patterns stand for now, those of a folder or pattern in the order of their names.
+
+    Of what is in a folder or matches a pattern only what `admits` is there: nothing is said of the rest. Raises
+    ResourceExhausted as `file_patterns.require_time`.
+    """
+    return tuple(version for path in paths for version in _files_of_one(path, admits))
 
 
-def _files_of_one(path: str) -> list[FileVersion]:
+def _files_of_one(path: str, admits: Callable[[str], bool] | None) -> list[FileVersion]:
+    require_time(path)
     # Asked for every file of every table before each statement: usually one look at it says everything.
     with suppress(PystachioError):
         return [file_version(path)]
     if os.path.isdir(path):
-        return _files_of_folder(path)
+        return _files_of_folder(path, admits)
     if glob.has_magic(path) and not os.path.lexists(path):
-        matches = sorted(glob.glob(path, recursive=True))
+        matches = [match for match in matching(path, admits) if admits is None or admits(match)]
         if not matches:
             raise NotFound(f"no file matches: {path}")
-        return [version for match in matches for version in _files_of_one(match)]
+        # A pattern may match a folder and what is in it.
+        return list(dict.fromkeys(version for match in matches for version in _files_of_one(match, admits)))
     if not os.path.lexists(path):
-        raise NotFound(f"no such file or folder: {path}", hint=_path_hint(path))
+        raise NotFound(f"no such file or folder: {path}", hint=_path_hint(path, admits))
     return [file_version(path)]
 
 
-def _files_of_folder(folder: str) -> list[FileVersion]:
+def _files_of_folder(folder: str, admits: Callable[[str], bool] | None) -> list[FileVersion]:
     names, partitions = [], []
     try:
         with os.scandir(folder) as entries:
             for entry in entries:
-                if entry.name.startswith((".", "_")):
+                require_time(folder)
+                if entry.name.startswith((".", "_")) or not (admits is None or admits(entry.path)):
                     continue
                 if "=" in entry.name and entry.is_dir():
                     partitions.append(entry.name)
@@ -230,11 +278,18 @@ def _files_of_folder(folder: str) -> list[FileVersion]:
         )
     if not names:
         raise NotFound(f"no Parquet files in the folder: {folder}", hint=f"their names must end in {_SUFFIX}")
-    return [file_version(os.path.join(folder, name)) for name in sorted(names)]
+    return [_version_in(folder, name) for name in sorted(names)]
 
 
-def _path_hint(path: str) -> str | None:
+def _version_in(folder: str, name: str) -> FileVersion:
+    require_time(folder)
+    return file_version(os.path.join(folder, name))
+
+
+def _path_hint(path: str, admits: Callable[[str], bool] | None) -> str | None:
     folder, name = os.path.split(path)
+    if admits is not None and not admits(folder):
+        return None
     try:
         names = os.listdir(folder)
     except OSError:

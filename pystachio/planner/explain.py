@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from pystachio.operators.aggregate import Aggregate
+from pystachio.operators.aggregation.aggregate import Aggregate
 from pystachio.operators.batch import Schema
 from pystachio.operators.expressions import SortKey
 from pystachio.operators.filter import Filter
-from pystachio.operators.join import Join
+from pystachio.operators.joins.join import Join
 from pystachio.operators.operator import Operator
 from pystachio.operators.pipeline import PhysicalPlan, operator_names
 from pystachio.operators.project import Project
-from pystachio.operators.scan import Scan
-from pystachio.operators.scan_top_n import ScanTopN
+from pystachio.operators.scans.scan import Scan
+from pystachio.operators.scans.scan_top_n import ScanTopN
 from pystachio.operators.sort import Sort
 from pystachio.operators.spool import Spool
 from pystachio.operators.top_n import TopN
@@ -150,7 +150,7 @@ def _describe_join(join: Join) -> str:
         if slot is not None
     ]
     if made:
-        parts.append("making filter " + ", ".join(made))
+        parts.append("making filter " + ", ".join(made) + (" for all nodes" if join.shares_filters else ""))
     parts.append(f"[{', '.join(_names(join.schema))}]")
     return " ".join(parts)
 

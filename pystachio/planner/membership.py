@@ -20,7 +20,7 @@ from pystachio.operators.expressions import (
     fields_of,
     shift_fields,
 )
-from pystachio.planner.join_condition import join_on
+from pystachio.planner.joins.condition import join_on
 from pystachio.planner.logical import Aggregate, Join, Limit, LogicalPlan
 from pystachio.planner.nullability import is_nullable
 

@@ -10,8 +10,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import cast
 
-from pystachio.operators.aggregate import aggregate
-from pystachio.operators.aggregate_partial import PartialAggregate
+from pystachio.operators.aggregation.aggregate import aggregate
+from pystachio.operators.aggregation.partial import PartialAggregate
 from pystachio.operators.batch import Field, Schema
 from pystachio.operators.expressions import (
     AggregateCall,
@@ -24,14 +24,14 @@ from pystachio.operators.expressions import (
     fields_of,
 )
 from pystachio.operators.filter import Filter as FilterOperator
-from pystachio.operators.join import Join as JoinOperator
+from pystachio.operators.joins.join import Join as JoinOperator
 from pystachio.operators.limit import Limit as LimitOperator
 from pystachio.operators.operator import Operator
 from pystachio.operators.pipeline import PhysicalPlan
 from pystachio.operators.project import Project as ProjectOperator
-from pystachio.operators.scan import Scan, ScanFilter
-from pystachio.operators.scan_statistics import from_statistics
-from pystachio.operators.scan_top_n import ScanTopN
+from pystachio.operators.scans.scan import Scan, ScanFilter
+from pystachio.operators.scans.scan_top_n import ScanTopN
+from pystachio.operators.scans.statistics import from_statistics
 from pystachio.operators.sort import Sort as SortOperator
 from pystachio.operators.spool import Spool
 from pystachio.operators.table import Table
@@ -86,8 +86,9 @@ def plan(query: Query, tables: Mapping[str, Table], estimator: Estimator, names:
     scalars, root = lowering.query(query)
     if shared:
         # Once more, now that it is known what all consumers of each shared sub-plan need.
-        scalars, root = _Lowering(tables, estimator, shared, lowering.needed).query(query)
-    return PhysicalPlan(root, scalars, names)
+        lowering = _Lowering(tables, estimator, shared, lowering.needed)
+        scalars, root = lowering.query(query)
+    return PhysicalPlan(root, scalars, names, lowering.expected_rows)
 
 
 def choose_build(join: Join, left: Estimate, right: Estimate) -> Side:
@@ -120,6 +121,8 @@ class _Lowering:
         self._spooled = needed
         self.needed: dict[int, Needed] = {}
         """What consumers of shared sub-plans have asked for so far."""
+        self._lowered: dict[int, LogicalPlan] = {}
+        """What was lowered to an operator, by the operator's `id`."""
         self._spools: dict[int, _Lowered] = {}
         self._slots = itertools.count()
         self._used_slots: set[int] = set()
@@ -129,12 +132,22 @@ class _Lowering:
         scalars = tuple(self.exact(scalar) for scalar in query.scalars)
         return scalars, self.exact(query.root)
 
+    def expected_rows(self, operator: Operator) -> float | None:
+        """`PhysicalPlan.expected_rows`."""
+        plan = self._lowered.get(id(operator))
+        return None if plan is None else self._estimator.rows(plan)
+
     def exact(self, plan: LogicalPlan) -> Operator:
         everything = range(len(plan.schema))
         return _exact(self.lower(plan, frozenset(everything), ()), everything, plan.schema)
 
     def lower(self, plan: LogicalPlan, needed: Needed, filters: tuple[WantedFilter, ...]) -> _Lowered:
         """Operators that put out at least the `needed` fields; `filters` may be applied or not."""
+        lowered = self._lower_once(plan, needed, filters)
+        self._lowered[id(lowered.operator)] = plan
+        return lowered
+
+    def _lower_once(self, plan: LogicalPlan, needed: Needed, filters: tuple[WantedFilter, ...]) -> _Lowered:
         consumers = self._consumers.get(id(plan))
         if consumers is None:
             return self._lower(plan, needed, filters)

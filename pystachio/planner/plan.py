@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 from collections import OrderedDict
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from pystachio.operators.pipeline import PhysicalPlan
@@ -17,14 +17,14 @@ from pystachio.operators.table import Table
 from pystachio.planner import physical
 from pystachio.planner.cardinality import Estimator, TableFacts
 from pystachio.planner.catalog import CatalogSnapshot
-from pystachio.planner.join_order import reorder
+from pystachio.planner.joins.order import reorder
 from pystachio.planner.logical import Query
 from pystachio.planner.pushdown import prune_columns
-from pystachio.planner.rewrite import simplify
-from pystachio.planner.sharing import unify, widen_reads
-from pystachio.planner.sql import SqlPlanner, parameter
+from pystachio.planner.rewrites.rewrite import simplify
+from pystachio.planner.sharing import tables_of, unify, widen_reads
+from pystachio.planner.sql.statement import SqlPlanner, parameter
 from pystachio.planner.statistics import StatisticsCache
-from pystachio.planner.substrait import read_plan
+from pystachio.planner.substrait.plan import read_plan
 
 _CACHED_PLANS = 256
 
@@ -46,7 +46,8 @@ class _Generation:
         self.version = catalog.version
         self.schemas = {name: table.schema for name, table in catalog.tables.items()}
         self.sql = SqlPlanner(self.schemas)
-        self.plans: OrderedDict[_CacheKey, PhysicalPlan] = OrderedDict()
+        self.plans: OrderedDict[_CacheKey, tuple[PhysicalPlan, frozenset[str]]] = OrderedDict()
+        """With the names of the tables that each reads."""
 
 
 class Planner:
@@ -67,7 +68,8 @@ class Planner:
     ) -> PhysicalPlan:
         """The plan of an SQL query, or of a Substrait plan's bytes.
 
-        Raises SqlSyntaxError, NotFound (with the nearest name), Unsupported, InvalidRequest.
+        Raises SqlSyntaxError, NotFound (with the nearest name), Unsupported, InvalidRequest, and why a table that it
+        reads cannot be read.
         """
         generation = self._of(catalog)
         scalars = tuple(map(parameter, parameters))
@@ -76,13 +78,18 @@ class Planner:
         with self._lock:
             if key in generation.plans:
                 generation.plans.move_to_end(key)
-                return generation.plans[key]
+                made, tables = generation.plans[key]
+                catalog.require_readable(tables)
+                return made
         query, names, cacheable = _read(statement, generation, scalars)
+        tables = tables_of(query)
+        catalog.require_readable(tables)
         facts = self._statistics.facts(catalog.tables)
         made = optimise(query, names, catalog.tables, facts, join_reordering=join_reordering)
+        made = replace(made, sample=self._statistics.sample)
         if cacheable:
             with self._lock:
-                generation.plans[key] = made
+                generation.plans[key] = made, tables
                 if len(generation.plans) > _CACHED_PLANS:
                     generation.plans.popitem(last=False)
         return made

@@ -14,10 +14,10 @@ import torch
 from pystachio.io_scheduler.client import HostBuffer
 from pystachio.io_scheduler.core.request import Extent
 from pystachio.operators.arrow import column_to_arrow
-from pystachio.operators.chunk_place import ChunkPlace
+from pystachio.operators.chunks.place import ChunkPlace
 from pystachio.operators.column import Column
 from pystachio.operators.kernels.selection import all_null, concat, take
-from pystachio.operators.parquet_decode import FetchedExtents, RowGroupDecoder
+from pystachio.operators.parquet.decode import FetchedExtents, RowGroupDecoder
 from pystachio.operators.table import ParquetFile, Table
 from pystachio.planner.distinct import CountedRun
 

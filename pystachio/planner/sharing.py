@@ -150,5 +150,11 @@ def _is_worth_keeping(plan: LogicalPlan, estimator: Estimator) -> bool:
     return rows <= read and rows * max(1, len(plan.schema)) * _BYTES_PER_VALUE <= _MOST_BYTES
 
 
+def tables_of(query: Query) -> frozenset[str]:
+    """The names of the tables that it reads."""
+    parts = (part for top in (query.root, *query.scalars) for part in _below(top))
+    return frozenset(part.table for part in parts if isinstance(part, Read))
+
+
 def _below(plan: LogicalPlan) -> list[LogicalPlan]:
     return [plan, *(part for child in inputs_of(plan) for part in _below(child))]

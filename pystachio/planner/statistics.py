@@ -30,7 +30,7 @@ _NO_MATCH = 0.5
 
 @dataclass(frozen=True, slots=True)
 class ColumnStatistics:
-    """`low` and `high` in the encoding of `operators.parquet_statistics` (None: unknown), `nulls` rows that are NULL
+    """`low` and `high` in the encoding of `operators.parquet.statistics` (None: unknown), `nulls` rows that are NULL
     (None: unknown), estimated `distinct` values (None: unknown), and bytes per value in the file, uncompressed."""
 
     low: int | float | bytes | None

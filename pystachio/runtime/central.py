@@ -92,6 +92,7 @@ class CentralService:
         self._next_epoch = epoch
         self._core = Central(epoch)
         self._clock = clock
+        self._children = children
         self._links: dict[str, NodeLink] = {}
         self._alarm = Alarm(clock, lambda: self._tell(TimePassed()))
         self._ref: ActorRef[CentralEvent] = children.spawn("central", self._create)
@@ -113,8 +114,10 @@ class CentralService:
         return self._core.statistics()
 
     def close(self) -> None:
-        """Stop the timer; the actor ends with its supervisor."""
+        """It is the centre no more: nothing is heard or published after this."""
+        self._links.clear()
         self._alarm.cancel()
+        self._children.stop(self._ref)
 
     def _create(self, ref: ActorRef[CentralEvent]) -> CentralActor:
         self._core = Central(self._next_epoch)
@@ -214,3 +217,43 @@ def served(ledger: Ledger, plan_ids: Iterable[str]) -> Iterator[Served]:
             totals[link_class] = (nbytes + account.transferred_bytes, queue_seconds + account.queue_seconds)
         for link_class, (nbytes, queue_seconds) in totals.items():
             yield Served(plan_id, link_class, nbytes, queue_seconds)
+
+
+class Centre(Protocol):
+    """What a node needs of the central service, wherever that is. It is a `CentreLink`."""
+
+    def attach(self, leases: NodeLeases) -> None:
+        """The node's own end, once, before anything is sent."""
+        ...
+
+    def send(self, message: NodeMessage) -> None: ...
+
+    def statistics(self) -> CentralStatistics | None:
+        """None where the centre is on another node."""
+        ...
+
+    def close(self) -> None: ...
+
+
+OpenCentre = Callable[[Children, Clock, str], Centre]
+"""Makes a node's centre, given its supervision, its clock and its name."""
+
+
+class OwnCentre:
+    """The `Centre` of a single machine: a cluster of one node, which is the central service's as well."""
+
+    def __init__(self, children: Children, clock: Clock, node: str) -> None:
+        self._service = CentralService(children, clock)
+        self._node = node
+
+    def attach(self, leases: NodeLeases) -> None:
+        self._service.connect(self._node, LocalLink(leases.take))
+
+    def send(self, message: NodeMessage) -> None:
+        self._service.send(message)
+
+    def statistics(self) -> CentralStatistics:
+        return self._service.statistics()
+
+    def close(self) -> None:
+        self._service.close()

@@ -74,14 +74,14 @@ class Channel(Generic[T]):
         self._waiting_receivers: deque[asyncio.Future[None]] = deque()
         self._receivers: set[Receiver[T]] = set()
         self._closed = False
-        self._abandoned = False
+        self._abandoned = asyncio.Event()
         self._drained = asyncio.Event()
 
     async def send(self, item: T) -> None:
         """Wait for room. An item sent to an abandoned channel is dropped."""
         if self._closed:
             raise InternalError(f"an item was sent to a closed channel: {self.name}")
-        if self._abandoned:
+        if self.abandoned:
             return
         if not self._senders and self._admit(item):
             return
@@ -117,7 +117,11 @@ class Channel(Generic[T]):
     @property
     def abandoned(self) -> bool:
         """Every receiver was closed: nobody wants what is still to come."""
-        return self._abandoned
+        return self._abandoned.is_set()
+
+    async def wait_abandoned(self) -> None:
+        """Until every receiver is closed."""
+        await self._abandoned.wait()
 
     async def wait_drained(self) -> None:
         """After `close`: until the receivers have taken and released everything, or have gone."""
@@ -174,7 +178,8 @@ class Channel(Generic[T]):
             held.reservation.release()
         self._stepped()
         emptied = self._held_items == 0
-        self._admit_senders()
+        if self._senders or self._closed:
+            self._admit_senders()
         if emptied and self.for_client:
             self._end_unread()
 
@@ -198,7 +203,8 @@ class Channel(Generic[T]):
         if not self._queue:
             return None
         held = self._queue.popleft()
-        self._wake_if_ended()
+        if self._closed:
+            self._wake_if_ended()
         return held
 
     @property
@@ -237,7 +243,7 @@ class Channel(Generic[T]):
             self._abandon()
 
     def _abandon(self) -> None:
-        self._abandoned = True
+        self._abandoned.set()
         while self._senders:
             _, future = self._senders.popleft()
             if not future.done():
@@ -245,6 +251,8 @@ class Channel(Generic[T]):
         while self._queue:
             self._release(self._queue.popleft())
         self._wake_if_ended()
+        while self._waiting_receivers:
+            self._wake_receiver()
 
 
 class Receiver(Generic[T]):

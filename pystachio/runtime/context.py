@@ -10,6 +10,7 @@ from pystachio.runtime.clock import Clock
 from pystachio.runtime.hot_cache import HotCache
 from pystachio.runtime.memory import OperatorMemory
 from pystachio.runtime.metrics import OperatorMetrics
+from pystachio.runtime.peers import PlanPeers
 from pystachio.runtime.settings import ExecutionSettings
 from pystachio.runtime.slots import Slot
 from pystachio.runtime.streams import Stream
@@ -30,7 +31,7 @@ class Context:
     """One operator's view of the node.
 
     `slots` are the plan's single-assignment values by key: scalar subqueries `("scalar", index)`, runtime filters
-    `("filter", id)`.
+    `("filter", id)`, this node's parts of filters of all nodes `("filter part", id)`.
     """
 
     plan: PlanIdentity
@@ -45,4 +46,6 @@ class Context:
     hot: HotCache[Any] = field(default_factory=lambda: HotCache(0))
     """What the node's plans keep for each other while nobody needs the memory."""
     chunks: object | None = None
-    """What they keep for each other on disk (`operators.chunk_cache.ChunkCache`); None where they do not."""
+    """What they keep for each other on disk (`operators.chunks.cache.ChunkCache`); None where they do not."""
+    peers: PlanPeers | None = None
+    """The other nodes that run the plan; None where it runs on this one alone."""

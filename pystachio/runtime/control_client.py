@@ -35,11 +35,12 @@ _MOST_AT_ONCE = 16
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """A node's answer, or why it gave none."""
+    """A node's answer, or why it gave none. `name` is that of a node of a cluster."""
 
     node: ControlSocket
     seen: Seen | None
     error: PystachioError | None = None
+    name: str = ""
 
 
 def look(folders: tuple[Path, ...] | None = None, *, seconds: float | None = None) -> list[Found]:

@@ -107,6 +107,9 @@ class CudaStream:
                 await run_job(self._event_waiters, self._plan, launch.launched.synchronize, withdrawable=False)
                 self._metrics.device_ended(str(self.device), launch.launched_at)
 
+    async def run_small(self, function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
+        return await self.run(function, *args, **kwargs)
+
     def upload(self, tensors: Sequence[torch.Tensor]) -> tuple[list[torch.Tensor], torch.cuda.Event]:
         """Through pinned memory, which is filled by this thread. On the device the kernels that come wait for the
         copies; those that are under way run beside them."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final, TypeVar
 
 from pystachio.errors import InternalError, PystachioError
@@ -15,6 +15,7 @@ from pystachio.runtime.failures import typed_error
 from pystachio.runtime.logging import get_logger
 from pystachio.runtime.memory import Memory
 from pystachio.runtime.metrics import OperatorMetrics, PlanMetrics
+from pystachio.runtime.peers import PlanPeers
 from pystachio.runtime.plan_entry import PlanEntry
 from pystachio.runtime.settings import ExecutionSettings
 from pystachio.runtime.slots import Slot
@@ -58,8 +59,9 @@ class PlanScope:
         stream: Callable[[PlanEntry, OperatorMetrics], Stream],
         tracing: Tracing,
         chunks: object | None = None,
+        peers: PlanPeers | None = None,
     ) -> None:
-        """`transfers` makes the transfers of an operator, by its name; `chunks` is `Context.chunks`."""
+        """`transfers` makes the transfers of an operator, by its name; `chunks` and `peers` are those of `Context`."""
         self.identity = PlanIdentity(entry.plan_id, entry.priority)
         self.settings = settings
         self.clock = clock
@@ -67,6 +69,7 @@ class PlanScope:
         self.metrics = PlanMetrics(entry.plan_id, clock, tracing)
         self.entry = entry
         self.channels: list[Channel[Any]] = []
+        self.peers = None if peers is None else replace(peers, entry=entry)
         self._memory = memory
         self._transfers = transfers
         self._stream = stream
@@ -94,6 +97,7 @@ class PlanScope:
             slots=self.slots,
             hot=self._memory.hot,
             chunks=self._chunks,
+            peers=self.peers,
         )
 
     def channel(self, name: str, *, producer: str | None = None, for_client: bool = False) -> Channel[T]:

@@ -15,10 +15,19 @@ from typing import TypeVar
 import torch
 
 from pystachio.errors import InternalError, InvalidRequest
+from pystachio.runtime.event_loop import loop_factory
 from pystachio.runtime.node import Node
 from pystachio.runtime.worker_pool import WorkerThread
 
 R = TypeVar("R")
+
+
+class NodeStopped(InvalidRequest):
+    """The node has ended, or is about to: it is asked for nothing any more."""
+
+    def __init__(self) -> None:
+        super().__init__("the node is not running")
+
 
 _FILE_DESCRIPTORS = 16
 """More than a loop, its wake-up and its signals take."""
@@ -45,7 +54,7 @@ class NodeHost:
     def node(self) -> Node:
         """For coroutines run by `call` only, but for `tracing`: its methods belong to the host's loop."""
         if self._node is None:
-            raise InvalidRequest("the node is not running")
+            raise NodeStopped
         return self._node
 
     def start(self) -> None:
@@ -63,13 +72,13 @@ class NodeHost:
     def call(self, coroutine: Coroutine[object, object, R]) -> concurrent.futures.Future[R]:
         """Run a coroutine on the node's loop. Cancelling the future cancels the coroutine.
 
-        Raises InvalidRequest when the node has stopped, and in a forked child.
+        Raises NodeStopped, and InvalidRequest in a forked child.
         """
         try:
             self._check_process()
             with self._lock:
                 if self._loop is None or self._node is None:
-                    raise InvalidRequest("the node is not running")
+                    raise NodeStopped
                 return asyncio.run_coroutine_threadsafe(coroutine, self._loop)
         except BaseException:
             coroutine.close()
@@ -83,7 +92,7 @@ class NodeHost:
         self._check_process()
         with self._lock:
             if self._loop is None or self._node is None:
-                raise InvalidRequest("the node is not running")
+                raise NodeStopped
             self._loop.call_soon_threadsafe(callback, context=contextvars.Context())
             return self._loop
 
@@ -137,16 +146,6 @@ class NodeHost:
                 # Under the lock: whatever `call` has scheduled by now still runs on the loop, and nothing comes later.
                 with self._lock:
                     self._node = None
-
-
-def loop_factory() -> Callable[[], asyncio.AbstractEventLoop]:
-    """uvloop's loop where it is installed, else asyncio's."""
-    try:
-        import uvloop
-    except ImportError:
-        return asyncio.new_event_loop
-    factory: Callable[[], asyncio.AbstractEventLoop] = uvloop.new_event_loop
-    return factory
 
 
 def _require_file_descriptors() -> None:

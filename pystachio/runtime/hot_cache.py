@@ -9,7 +9,7 @@ of more than there is room for keeps a part of it, instead of displacing everyth
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from random import Random
 from typing import Generic, TypeVar
@@ -65,14 +65,20 @@ class HotCache(Generic[V]):
 
     def get(self, key: Hashable) -> V | None:
         """The value; None when it is not kept. Either way the key counts as asked for."""
+        found = self.get_all((key,))[0]
+        return None if found is None else found[0]
+
+    def get_all(self, keys: Sequence[Hashable]) -> list[tuple[V, int] | None]:
+        """As `get` for each key: the values with their bytes."""
         with self._lock:
-            self._uses[key] = self._uses.get(key, 0) + 1
-            entry = self._entries.get(key)
-            if entry is None:
-                self._misses += 1
-                return None
-            self._hits += 1
-            return entry.value
+            uses = self._uses
+            for key in keys:
+                uses[key] = uses.get(key, 0) + 1
+            entries = list(map(self._entries.get, keys))
+            missed = entries.count(None)
+            self._misses += missed
+            self._hits += len(entries) - missed
+        return [None if entry is None else (entry.value, entry.nbytes) for entry in entries]
 
     def offer(self, key: Hashable, value: V, *, nbytes: int, seconds: float) -> bool:
         """Keep a value that took so long to make, if it is worth its bytes; says whether it is kept."""
@@ -98,7 +104,11 @@ class HotCache(Generic[V]):
                 self._evict(self._least_valuable())
 
     def clear(self) -> None:
-        self.shrink_to(0)
+        with self._lock:
+            self._evicted += len(self._entries)
+            self._entries.clear()
+            self._keys.clear()
+            self.nbytes = 0
 
     def statistics(self) -> HotCacheStatistics:
         with self._lock:

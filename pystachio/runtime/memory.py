@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from types import TracebackType
@@ -16,7 +16,7 @@ from pystachio.runtime.hot_cache import HotCache
 from pystachio.runtime.memory_pool import Account, MemoryPool, Request
 from pystachio.runtime.metrics import OperatorMetrics
 from pystachio.runtime.plan_entry import PlanEntry
-from pystachio.runtime.tracing import MemoryRecord, Tracing, WaitReason
+from pystachio.runtime.tracing import Tracing, WaitReason
 
 STALL_GRACE_SECONDS = 0.02
 """How long nothing may move before waiting counts as a deadlock: longer than any chain of coroutines that only hand
@@ -26,6 +26,10 @@ CLIENT_PATIENCE_SECONDS = 5.0
 another result first would wait forever."""
 NEXT_PATIENCE_SECONDS = 0.5
 """The same while somebody waits who has been so patient already: often one plan that fails is not enough for him."""
+
+PEER_PATIENCE_SECONDS = 30.0
+"""Other nodes may compute for long before they send or take anything. If nothing moves for so long, nodes may wait for
+each other's memory."""
 
 
 class Tier(StrEnum):
@@ -89,6 +93,15 @@ class Reservation:
         else:
             self._give_back(self._nbytes - nbytes)
 
+    def resize_nowait(self, nbytes: int) -> None:
+        """To what is there already: bytes that nobody could be asked for before they came. From any thread."""
+        if nbytes > self._nbytes:
+            added = nbytes - self._nbytes
+            self._tier_memory.reserve_nowait(self._account, added, self._transient, True, self._metrics)
+            self._nbytes += added
+        else:
+            self.shrink(nbytes)
+
     def shrink(self, nbytes: int) -> None:
         """`resize` to at most what it has: from any thread."""
         self._give_back(max(0, self._nbytes - nbytes))
@@ -118,6 +131,13 @@ class OperatorMemory:
         self._plan = plan
         self._operator = operator
         self._metrics = metrics
+        self._accounts: dict[Tier | None, tuple[_TierMemory, Account]] = {}
+
+    def _account(self, tier: Tier | None) -> tuple[_TierMemory, Account]:
+        found = self._accounts.get(tier)
+        if found is None or found[1].is_closed:
+            found = self._accounts[tier] = self._memory.account(tier, self._plan, self._operator)
+        return found
 
     def budget(self, tier: Tier | None = None) -> int:
         """Bytes of `tier` (None: where the node's operators compute), for all plans together."""
@@ -135,7 +155,7 @@ class OperatorMemory:
         Raises ResourceExhausted when the request exceeds what could ever be free, or when everybody who holds memory
         waits for memory and this plan is the newest of the lowest priority.
         """
-        tier_memory, account = self._memory.account(tier, self._plan, self._operator)
+        tier_memory, account = self._account(tier)
         effect = net_delta if net_delta is not None else (0 if transient else nbytes)
         await tier_memory.reserve(account, nbytes, transient, effect, self._metrics)
         return Reservation(tier_memory, account, nbytes, transient, self._metrics)
@@ -147,7 +167,7 @@ class OperatorMemory:
 
         `force` counts them even so: for bytes that exist already.
         """
-        tier_memory, account = self._memory.account(tier, self._plan, self._operator)
+        tier_memory, account = self._account(tier)
         if not tier_memory.reserve_nowait(account, nbytes, transient, force, self._metrics):
             return None
         return Reservation(tier_memory, account, nbytes, transient, self._metrics)
@@ -169,8 +189,8 @@ class Memory:
         `hot_bytes` of the host's budget may be used for what is `hot`, as far as nobody reserves them.
         """
         loop = asyncio.get_running_loop()
-        record = tracing.memory if tracing is not None and tracing.enabled else None
-        self._tiers = {tier: _TierMemory(tier, budgets.get(tier, 0), clock, loop, record) for tier in Tier}
+        recording = tracing if tracing is not None and tracing.enabled else None
+        self._tiers = {tier: _TierMemory(tier, budgets.get(tier, 0), clock, loop, recording) for tier in Tier}
         self.hot: HotCache[Any] = HotCache(hot_bytes, self._tiers[Tier.HOST].free)
         self._tiers[Tier.HOST].hot = self.hot
         self._working = working
@@ -217,13 +237,13 @@ class _TierMemory:
         budget: int,
         clock: Clock,
         loop: asyncio.AbstractEventLoop,
-        record: Callable[[MemoryRecord], None] | None,
+        tracing: Tracing | None,
     ) -> None:
         self.pool = MemoryPool(budget)
         self.hot: HotCache[Any] | None = None
         """Uses what is free, and gives it back when it is reserved."""
         self._tier = tier
-        self._record = record
+        self._tracing = tracing
         self._clock = clock
         self._loop = loop
         self._loop_thread = threading.get_ident()
@@ -254,14 +274,17 @@ class _TierMemory:
         self, account: Account, nbytes: int, transient: bool, force: bool, metrics: OperatorMetrics
     ) -> bool:
         with self._lock:
-            may_pass = not self.pool.waiting and self.pool.fits(account, nbytes, transient=transient)
-            if not (may_pass or force):
+            pool = self.pool
+            if not force and (pool.waiting or not pool.fits(account, nbytes, transient=transient)):
                 return False
-            self.pool.take(account, nbytes, transient=transient)
-        self._take_from_hot()
+            pool.take(account, nbytes, transient=transient)
+            used = pool.state + pool.transient
         account.plan.progress += 1
-        metrics.record_memory(account.held)
-        self._trace(account)
+        if nbytes:
+            if self.hot is not None and self.hot.nbytes > pool.budget - used:
+                self._take_from_hot()
+            metrics.record_memory(account.state + account.transient)
+            self._trace(account)
         return True
 
     def give_back(self, account: Account, nbytes: int, transient: bool) -> None:
@@ -291,9 +314,11 @@ class _TierMemory:
         return left
 
     def _trace(self, account: Account) -> None:
-        if self._record is not None:
-            now, held, used = self._clock.now(), account.held, self.pool.used
-            self._record(MemoryRecord(now, account.plan.plan_id, account.operator, self._tier, held, used))
+        if self._tracing is not None:
+            held, used = account.state + account.transient, self.pool.state + self.pool.transient
+            self._tracing.memory_level(
+                self._clock.now(), account.plan.plan_id, account.operator, self._tier, held, used
+            )
 
     def grant(self) -> None:
         with self._lock:
@@ -369,9 +394,12 @@ class _TierMemory:
     def _patience(self) -> float:
         with self._lock:
             is_unread = any(plan.unread for plan in self.pool.plans_involved())
+            is_remote = any(plan.remote for plan in self.pool.plans_involved())
             since = min((request.since for request in self.pool.waiting), default=self._clock.now())
         if not is_unread:
             return STALL_GRACE_SECONDS
+        if is_remote:
+            return PEER_PATIENCE_SECONDS
         was_patient = self._clock.now() - since > CLIENT_PATIENCE_SECONDS
         return NEXT_PATIENCE_SECONDS if was_patient else CLIENT_PATIENCE_SECONDS
 

@@ -109,7 +109,7 @@ class MemoryPool:
         return left
 
     def fits(self, account: Account, nbytes: int, *, transient: bool) -> bool:
-        if self.used + nbytes > self.budget:
+        if self.state + self.transient + nbytes > self.budget:
             return False
         if transient:
             return account.transient == 0 or self.transient + nbytes <= self._ahead_budget(account)
@@ -143,7 +143,9 @@ class MemoryPool:
         else:
             account.state += nbytes
             self.state += nbytes
-        self.peak = max(self.peak, self.used)
+        used = self.state + self.transient
+        if used > self.peak:
+            self.peak = used
 
     def give_back(self, account: Account, nbytes: int, *, transient: bool) -> None:
         if account.is_closed:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Mapping
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
@@ -42,6 +43,32 @@ class PlanSnapshot:
     @property
     def busy_seconds(self) -> float:
         return sum(operator.busy_seconds for operator in self.operators)
+
+
+def together(measured: Iterable[OperatorSnapshot]) -> dict[str, OperatorSnapshot]:
+    """By name what operators did on all nodes; `peak_memory` is that of the node that held most."""
+    found: dict[str, OperatorSnapshot] = {}
+    for one in measured:
+        other = found.get(one.name)
+        found[one.name] = one if other is None else _both(one, other)
+    return found
+
+
+def _both(one: OperatorSnapshot, other: OperatorSnapshot) -> OperatorSnapshot:
+    waits, counts = Counter(one.wait_seconds), Counter(one.counts)
+    waits.update(other.wait_seconds)
+    counts.update(other.counts)
+    return OperatorSnapshot(
+        one.name,
+        one.rows_in + other.rows_in,
+        one.rows_out + other.rows_out,
+        one.batches + other.batches,
+        one.bytes + other.bytes,
+        one.busy_seconds + other.busy_seconds,
+        waits,
+        max(one.peak_memory, other.peak_memory),
+        counts,
+    )
 
 
 class _ReportedSeconds(threading.local):

@@ -16,7 +16,7 @@ from pystachio.io_scheduler.client import TransferClient
 from pystachio.io_scheduler.core.request import PriorityClass
 from pystachio.runtime.activity import NodeActivity
 from pystachio.runtime.actors import ActorRef, Children, Directive, Reply
-from pystachio.runtime.central import CentralService, LocalLink, NodeLeases
+from pystachio.runtime.central import NodeLeases, OpenCentre, OwnCentre
 from pystachio.runtime.clock import Clock, SystemClock
 from pystachio.runtime.context import Context
 from pystachio.runtime.cuda_streams import CudaStreams
@@ -24,6 +24,7 @@ from pystachio.runtime.executor import BuildGraph, PlanScope
 from pystachio.runtime.logging import get_logger
 from pystachio.runtime.memory import Memory, Tier, TierStatistics
 from pystachio.runtime.observation import ObservedPlan, observe
+from pystachio.runtime.peers import PlanPeers
 from pystachio.runtime.plan import CancelPlan, PlanActor, PlanEnded, PlanHandle, PlanMessage, SetPriority
 from pystachio.runtime.plan_entry import PlanEntry
 from pystachio.runtime.settings import ExecutionSettings
@@ -38,6 +39,9 @@ LOCAL = "local"
 
 OpenChunks = Callable[[Context], AbstractAsyncContextManager[object]]
 """Makes `Context.chunks`, with a context of class batch for work that belongs to no plan."""
+
+OpenWorkers = Callable[[int, Clock], WorkerPool]
+"""Makes a pool of so many workers, on the node's clock."""
 
 _CHUNKS_PLAN = "chunk cache"
 
@@ -61,7 +65,8 @@ NodeMessage = ChangePriority | CancelPlanById | PlanEnded
 @dataclass(frozen=True, slots=True)
 class NodeStatistics:
     """The leak counters stay zero. `leaked_bytes` were reserved by plans that ended well without releasing them,
-    `leaked_external` counts jobs and transfers that outlived their plan's tasks.
+    `leaked_external` counts jobs and transfers that outlived their plan's tasks. `central` is None where the central
+    service is on another node.
     """
 
     plans_running: int
@@ -72,7 +77,7 @@ class NodeStatistics:
     workers: WorkerStatistics
     memory: Mapping[Tier, TierStatistics]
     leases: LeaseHolderStatistics
-    central: CentralStatistics
+    central: CentralStatistics | None
 
 
 @dataclass(slots=True)
@@ -96,9 +101,17 @@ class Node:
         clock: Clock | None = None,
         hot_bytes: int = 0,
         open_chunks: OpenChunks | None = None,
+        name: str = LOCAL,
+        open_centre: OpenCentre = OwnCentre,
+        open_workers: OpenWorkers | None = None,
     ) -> None:
         """`memory` is bytes by tier, of which `hot_bytes` of the host's may hold what plans keep for each other;
-        `settings.workers` the number of worker threads; `open_chunks` opens what they keep on disk."""
+        `settings.workers` the number of worker threads; `open_chunks` opens what they keep on disk. `name` is the
+        node's in its cluster, whose central service `open_centre` gives the way to. `open_workers` makes the pool, of
+        threads unless time is virtual."""
+        self.name = name
+        self._open_centre = open_centre
+        self._open_workers = open_workers if open_workers is not None else _worker_threads
         self._transfers = transfers
         self._settings = settings
         self._budgets = dict(memory)
@@ -118,7 +131,7 @@ class Node:
 
     async def __aenter__(self) -> Node:
         async with AsyncExitStack() as resources:
-            self._workers = WorkerPool(self._settings.workers, clock=self._clock)
+            self._workers = self._open_workers(self._settings.workers, self._clock)
             resources.push_async_callback(self._workers.close)
             self._streams = self._open_streams()
             resources.push_async_callback(self._streams.close)
@@ -126,6 +139,8 @@ class Node:
             self._memory = Memory(self._budgets, self._clock, working, self.tracing, self._hot_bytes)
             await self._transfers.start()
             resources.push_async_callback(self._transfers.stop)
+            # Not left to the garbage collector, which may take its time: read buffers are freed with what they hold.
+            resources.callback(self._memory.hot.clear)
             self._children = await resources.enter_async_context(Children(self._decide))
             self._ref = self._children.spawn("node", lambda ref: self)
             self._open_central(resources)
@@ -151,19 +166,18 @@ class Node:
             await plan.handle.wait_ended()
 
     def _open_central(self, resources: AsyncExitStack) -> None:
-        """A single machine is a cluster of one node, which is the central service's as well."""
-        self._central = CentralService(self._children, self._clock)
-        resources.callback(self._central.close)
+        self._centre = self._open_centre(self._children, self._clock, self.name)
+        resources.callback(self._centre.close)
         self._leases = NodeLeases(
-            LOCAL,
+            self.name,
             clock=self._clock,
             ledger=self._transfers.ledger,
-            centre=self._central,
+            centre=self._centre,
             grant=self._transfers.set_lease,
             rerank=self._rerank,
         )
         resources.callback(self._leases.close)
-        self._central.connect(LOCAL, LocalLink(self._leases.take))
+        self._centre.attach(self._leases)
 
     def _context_of_chunks(self, streams: StreamFactory) -> Context:
         """With a thread of its own: jobs among those of the plans would make them start threads beside."""
@@ -171,7 +185,9 @@ class Node:
         client = self._transfers.client(_CHUNKS_PLAN, PriorityClass.BATCH)
         return self._scope(entry, client, streams).context(_CHUNKS_PLAN)
 
-    def _scope(self, entry: PlanEntry, client: TransferClient, streams: StreamFactory) -> PlanScope:
+    def _scope(
+        self, entry: PlanEntry, client: TransferClient, streams: StreamFactory, peers: PlanPeers | None = None
+    ) -> PlanScope:
         return PlanScope(
             entry,
             settings=self._settings,
@@ -181,6 +197,7 @@ class Node:
             stream=streams.open,
             tracing=self.tracing,
             chunks=self.chunks,
+            peers=peers,
         )
 
     def _open_streams(self) -> StreamFactory:
@@ -231,7 +248,7 @@ class Node:
             workers=self._workers.statistics(),
             memory=self._memory.statistics(),
             leases=self._leases.statistics(),
-            central=self._central.statistics(),
+            central=self._centre.statistics(),
         )
 
     async def receive(self, message: NodeMessage) -> None:
@@ -245,11 +262,20 @@ class Node:
             case PlanEnded():
                 self._forget(message)
 
-    def start_plan(self, build: BuildGraph, *, plan_id: str, urgency: Urgency, label: str = "") -> PlanHandle:
+    def start_plan(
+        self,
+        build: BuildGraph,
+        *,
+        plan_id: str,
+        urgency: Urgency,
+        label: str = "",
+        peers: PlanPeers | None = None,
+    ) -> PlanHandle:
         """Start a plan; returns before it ends. `plan_id` is unique among the running plans. On the loop.
 
         The urgency's deadline is in seconds from now. `label` is what people know the plan by, for example its
-        statement. Not a message: the start of a small plan would wait for several turns of the loop.
+        statement. `peers` are the nodes that the plan is spread over. Not a message: the start of a small plan would
+        wait for several turns of the loop.
         """
         if self._ref.has_ended:
             raise InternalError("a plan was submitted to a node that has ended")
@@ -268,7 +294,7 @@ class Node:
         client = self._transfers.client(plan_id, priority, deadline=due)
         self._workers.plan_opened(entry)
         self._leases.plan_started(plan_id, priority, due_at=due)
-        scope = self._scope(entry, client, self._streams)
+        scope = self._scope(entry, client, self._streams, peers)
         actor = PlanActor(
             scope,
             children=self._children,
@@ -330,3 +356,7 @@ class Node:
         failure.__cause__ = error
         self._ref.tell(PlanEnded(name, failure, self._memory.release_plan(plan.entry), plan.entry.external))
         return Directive.STOP
+
+
+def _worker_threads(workers: int, clock: Clock) -> WorkerPool:
+    return WorkerPool(workers, clock=clock)

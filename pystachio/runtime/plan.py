@@ -155,6 +155,8 @@ class PlanActor:
         if error is not None:
             forget_frames(error)
         self._is_executing = False
+        if self._scope.peers is not None:
+            self._scope.peers.close()
         self._transfers.close_plan(entry.plan_id)
         if entry.external:
             with suppress(TimeoutError):

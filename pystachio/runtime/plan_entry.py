@@ -15,7 +15,8 @@ class PlanEntry:
     `deadline`; `sequence` counts submissions. Times are seconds of the node's clock.
 
     `external` counts what will move the plan from outside its coroutines: jobs on workers, transfers, and `unread`,
-    the channels with items that a client has yet to take. `progress` changes with every step inside. A plan without
+    the channels with items that a client has yet to take and the blocks that other nodes have yet to come to; `remote`
+    counts the latter alone. `progress` changes with every step inside. A plan without
     external work whose progress stands still waits for memory or for nothing. Loop thread only.
     """
 
@@ -28,6 +29,7 @@ class PlanEntry:
         "plan_id",
         "priority",
         "progress",
+        "remote",
         "sequence",
         "unread",
         "worker_seconds",
@@ -52,6 +54,7 @@ class PlanEntry:
         """CPU seconds of the jobs that have ended; the worker pool counts them."""
         self.external = 0
         self.unread = 0
+        self.remote = 0
         self.progress = 0
         self._when_idle = when_idle
         self._idle: asyncio.Event | None = None
@@ -79,6 +82,15 @@ class PlanEntry:
     def end_unread(self) -> None:
         self.unread -= 1
         self.end_external()
+
+    def begin_remote(self) -> None:
+        """Another node is awaited."""
+        self.remote += 1
+        self.begin_unread()
+
+    def end_remote(self) -> None:
+        self.remote -= 1
+        self.end_unread()
 
     def _report_idleness(self) -> None:
         """Nothing on the node is under way for the plan: at most its client is awaited."""

@@ -31,6 +31,11 @@ class Stream(Protocol):
         """
         ...
 
+    async def run_small(self, function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
+        """As `run`, for what takes about as long as the way to a worker and back (a few rows): where the host computes
+        it is done at once, on the loop."""
+        ...
+
     def upload(self, tensors: Sequence[torch.Tensor]) -> tuple[list[torch.Tensor], torch.cuda.Event | None]:
         """CPU tensors on the device, and the event after which other streams may read them; only inside a job.
 
@@ -72,6 +77,14 @@ class CpuStream:
     async def run(self, function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
         metrics = self._metrics
         return await run_job(self._pool, self._plan, measured(metrics, partial(function, *args, **kwargs)))
+
+    async def run_small(self, function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
+        metrics = self._metrics
+        job = metrics.job_started(metrics.clock.now())
+        try:
+            return function(*args, **kwargs)
+        finally:
+            metrics.job_ended(job)
 
     def upload(self, tensors: Sequence[torch.Tensor]) -> tuple[list[torch.Tensor], torch.cuda.Event | None]:
         """They are there."""

@@ -98,7 +98,7 @@ class TracingSnapshot(NamedTuple):
 class Tracing:
     """The last `capacity` records of each kind, of all plans of a node.
 
-    `job`, `wait`, `memory` and `phase` take a record each. Making one costs more than keeping it: ask `enabled` first.
+    `job`, `wait` and `phase` take a record each. Making one costs more than keeping it: ask `enabled` first.
     """
 
     def __init__(self, *, capacity: int = CAPACITY, enabled: bool = True) -> None:
@@ -111,8 +111,14 @@ class Tracing:
         # The rings' own methods: nothing is called in between.
         self.job: Callable[[JobRecord], None] = self._jobs.append
         self.wait: Callable[[WaitRecord], None] = self._waits.append
-        self.memory: Callable[[MemoryRecord], None] = self._memory.append
         self.phase: Callable[[PhaseRecord], None] = self._phases.append
+
+    def memory_level(self, at: float, plan_id: str, operator: str, tier: str, held: int, used: int) -> None:
+        """What a `MemoryRecord` says: there are more of them than of all others, so none is made."""
+        number = self._memory.numbers.by_id.get(id(tier))
+        if number is None:
+            number = self._memory.numbers.of(tier)
+        self._memory.append_row((at, plan_id, operator, number, held, used))
 
     def plan_phases(self, plan_id: str) -> tuple[PhaseRecord, ...]:
         """Those of one plan, as far as they are remembered."""

@@ -21,7 +21,9 @@ class Transfers(Protocol):
 
     def link(self, path: str) -> Link | None: ...
 
-    async def read(self, path: str, extents: Sequence[Extent], *, criticality: int = 0) -> list[HostBuffer]: ...
+    async def read(
+        self, path: str, extents: Sequence[Extent], *, criticality: int = 0, beside: str | None = None
+    ) -> list[HostBuffer]: ...
 
     async def read_into(
         self, path: str, offset: int, destination: memoryview | torch.Tensor, *, criticality: int = 0
@@ -42,10 +44,12 @@ class PlanTransfers:
     def link(self, path: str) -> Link | None:
         return self._client.link(path)
 
-    async def read(self, path: str, extents: Sequence[Extent], *, criticality: int = 0) -> list[HostBuffer]:
+    async def read(
+        self, path: str, extents: Sequence[Extent], *, criticality: int = 0, beside: str | None = None
+    ) -> list[HostBuffer]:
         self._entry.begin_external()
         try:
-            return await self._client.read(path, extents, criticality=criticality)
+            return await self._client.read(path, extents, criticality=criticality, beside=beside)
         finally:
             self._entry.end_external()
 

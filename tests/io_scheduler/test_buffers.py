@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pystachio.errors import ResourceExhausted
-from pystachio.io_scheduler.buffers import HUGE_PAGE_BYTES, PAGE_BYTES, BufferPool, Slab
+from pystachio.io_scheduler.buffers import HUGE_PAGE_BYTES, PAGE_BYTES, BufferPool, Slab, SpareSlabs
 
 MIB = 1 << 20
 
@@ -70,8 +70,89 @@ def test_idle_memory_is_bounded() -> None:
     assert pool.statistics().used_bytes == 20 * MIB
     del views
     assert pool.statistics().idle_bytes == 4 * MIB
-    pool.trim()
+    pool.close()
     assert pool.statistics().slabs == 0
+
+
+def test_a_closed_pool_leaves_its_memory_to_the_next() -> None:
+    spare = SpareSlabs(16 * MIB)
+    first = BufferPool(slab_bytes=2 * MIB, spare=spare)
+    views = [first.acquire(2 * MIB) for _ in range(3)]
+    addresses = {address(view) for view in views}
+    kept = views.pop()
+    del views
+    first.close()
+    assert spare.nbytes == 4 * MIB, "what is in use is not given away"
+    kept[:4] = b"kept"
+    second = BufferPool(slab_bytes=2 * MIB, spare=spare)
+    taken = [second.acquire(2 * MIB) for _ in range(2)]
+    assert {address(view) for view in taken} == addresses - {address(kept)}
+    for view in taken:
+        view[:] = b"\1" * len(view)
+    assert bytes(kept[:4]) == b"kept"
+    assert second.statistics().fresh_slabs == 0
+    del kept, view
+    assert address(second.acquire(2 * MIB)) in addresses, "what a closed pool had in use follows when it is free"
+
+
+def test_spare_memory_is_bounded_and_of_the_right_size() -> None:
+    spare = SpareSlabs(5 * MIB)
+    pool = BufferPool(slab_bytes=2 * MIB, spare=spare)
+    del [pool.acquire(2 * MIB) for _ in range(4)][:]
+    pool.close()
+    assert spare.nbytes == 4 * MIB
+    assert spare.take(4 * MIB) is None
+    assert spare.take(2 * MIB) is not None
+    assert spare.nbytes == 2 * MIB
+
+
+def test_the_last_block_of_a_closed_pool_may_die_while_spare_slabs_are_given_up(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The garbage collector runs anywhere, also where the lock is held that the freed slab needs."""
+    spare = SpareSlabs(16 * MIB)
+    closed, closing = (BufferPool(slab_bytes=2 * MIB, spare=spare) for _ in range(2))
+    cycle: list[object] = [closed.acquire(2 * MIB)]
+    cycle.append(cycle)
+    closed.close()
+    last = closing.acquire(2 * MIB)
+    closing.close()
+    monkeypatch.setattr(Slab, "give_up", lambda slab: gc.collect())
+
+    def let_go() -> None:
+        nonlocal last, cycle
+        cycle = []
+        last = memoryview(b"")
+
+    gc.disable()
+    try:
+        thread = threading.Thread(target=let_go, daemon=True)
+        thread.start()
+        thread.join(10)
+        assert not thread.is_alive()
+    finally:
+        gc.enable()
+    assert spare.nbytes == 4 * MIB
+
+
+def test_a_pool_leaves_no_more_than_it_may_keep_itself() -> None:
+    spare = SpareSlabs(16 * MIB)
+    pool = BufferPool(slab_bytes=2 * MIB, idle_bytes=4 * MIB, spare=spare)
+    views = [pool.acquire(2 * MIB) for _ in range(5)]
+    pool.close()
+    del views
+    assert spare.nbytes == 4 * MIB
+
+
+def test_a_closed_pool_still_serves() -> None:
+    spare = SpareSlabs(16 * MIB)
+    pool = BufferPool(slab_bytes=2 * MIB, spare=spare)
+    held = pool.acquire(2 * MIB)
+    pool.close()
+    late = pool.acquire(1 * MIB)
+    late[:] = b"\2" * len(late)
+    del held, late
+    assert spare.nbytes == 4 * MIB
 
 
 def test_memory_that_the_system_does_not_have() -> None:

@@ -14,7 +14,7 @@ import torch
 from pystachio.errors import ResourceExhausted
 from pystachio.operators.arrow import batch_from_arrow, batch_to_arrow, schema_from_arrow
 from pystachio.operators.batch import Batch, Schema
-from pystachio.operators.scan_rows import ScanRows, gathered
+from pystachio.operators.scans.rows import ScanRows, gathered
 from pystachio.runtime.clock import SystemClock
 from pystachio.runtime.context import Context, PlanIdentity
 from pystachio.runtime.metrics import OperatorMetrics
@@ -29,6 +29,8 @@ class InlineStream:
 
     async def run(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         return function(*args, **kwargs)
+
+    run_small = run
 
 
 class CountedReservation:
@@ -120,11 +122,16 @@ class ListReceiver:
 class ListOutput:
     batches: list[Batch] = field(default_factory=list)
 
-    async def emit(self, produce: Callable[[], Iterable[Batch | ScanRows]], *, last: bool = False) -> None:
+    async def emit(
+        self, produce: Callable[[], Iterable[Batch | ScanRows]], *, last: bool = False, small: bool = False
+    ) -> None:
         self.batches.extend(gathered(produce()))
 
     async def send(self, batch: Batch) -> None:
         self.batches.append(batch)
+
+    async def until_unwanted(self) -> None:
+        await asyncio.Event().wait()
 
 
 @dataclass

@@ -16,9 +16,9 @@ from pystachio.io_scheduler.client import TransferClient
 from pystachio.io_scheduler.core.request import Extent, PriorityClass
 from pystachio.io_scheduler.service import IoSchedulerService
 from pystachio.operators.column import Column
-from pystachio.operators.parquet_decode import FetchedExtents, RowGroupDecoder
-from pystachio.operators.parquet_dictionary import SharedDictionary
-from pystachio.operators.parquet_footer import file_version, read_footer
+from pystachio.operators.parquet.decode import FetchedExtents, RowGroupDecoder
+from pystachio.operators.parquet.dictionary import SharedDictionary
+from pystachio.operators.parquet.footer import file_version, read_footer
 from pystachio.operators.table import ParquetFile, Table, table_of_files
 
 NARROW_ROWS = 1000

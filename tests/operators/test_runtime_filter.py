@@ -24,6 +24,10 @@ def words(values: list[str | None]) -> Column:
     return column_from_arrow(pa.array(values, pa.string()).dictionary_encode())
 
 
+def may_match(runtime_filter: RuntimeFilter, low: int, high: int) -> bool:
+    return bool(runtime_filter.may_match(np.array([low]), np.array([high]))[0])
+
+
 def passing(runtime_filter: RuntimeFilter, column: Column) -> list[int]:
     rows = runtime_filter.select(column)
     return list(range(len(column))) if rows is None else rows.tolist()
@@ -72,7 +76,7 @@ def test_nothing_passes_an_empty_filter() -> None:
         assert runtime_filter is not None
         assert runtime_filter.empty
         assert passing(runtime_filter, ints([1, 2])) == []
-        assert not runtime_filter.may_match(0, 10)
+        assert not may_match(runtime_filter, 0, 10)
 
 
 def test_a_wide_span_has_a_bloom_filter() -> None:
@@ -100,12 +104,26 @@ def test_dense_keys_need_no_table() -> None:
 def test_ranges(low: int, high: int, matches: bool) -> None:
     runtime_filter = filter_of_keys([ints([5, 9])])
     assert runtime_filter is not None
-    assert runtime_filter.may_match(low, high) is matches
+    assert may_match(runtime_filter, low, high) is matches
+
+
+def test_ranges_of_a_sparse_set() -> None:
+    rng = np.random.default_rng(11)
+    keys = np.unique(rng.integers(-3_000, 3_000_000, 400))
+    runtime_filter = filter_of_keys([ints(keys.tolist())])
+    assert runtime_filter is not None
+    assert isinstance(runtime_filter.keys, BitSet)
+    limits = np.iinfo(np.int64)
+    low = np.concatenate([rng.integers(-5_000, 3_002_000, 2_000), keys, keys + 1, [limits.min, limits.min, 2**62]])
+    high = low + np.concatenate([rng.integers(0, 30_000, 2_000), 0 * keys, 0 * keys + 9, [5, 0, 5]])
+    high[-2] = limits.max
+    expected = [bool(np.any((keys >= a) & (keys <= b))) for a, b in zip(low.tolist(), high.tolist(), strict=True)]
+    assert runtime_filter.may_match(low, high).tolist() == expected
 
 
 def test_unknown_bounds_pass_all_but_null() -> None:
     runtime_filter = RuntimeFilter(pa.int64())
-    assert runtime_filter.may_match(0, 1)
+    assert may_match(runtime_filter, 0, 1)
     assert runtime_filter.select(ints([1, 2])) is None
     assert passing(runtime_filter, ints([1, None, 2])) == [0, 2]
 
@@ -169,7 +187,7 @@ def test_bits_say_which_values_are_keys(with_library: bool, monkeypatch: pytest.
         probe = [rng.randrange(-100, 101) for _ in range(500)]
         expected = [i for i, value in enumerate(probe) if value in keys]
         assert passing(runtime_filter, ints(probe, type_)) == expected
-        assert all(runtime_filter.may_match(value, value) for value in keys)
+        assert all(may_match(runtime_filter, value, value) for value in keys)
 
 
 def test_the_library_and_numpy_make_the_same_set(monkeypatch: pytest.MonkeyPatch) -> None:

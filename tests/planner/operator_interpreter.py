@@ -8,12 +8,12 @@ from typing import Any
 from pystachio.operators.batch import Schema
 from pystachio.operators.expressions import AggregateCall, JoinKind
 from pystachio.operators.filter import Filter
-from pystachio.operators.join import Join
+from pystachio.operators.joins.join import Join
 from pystachio.operators.limit import Limit
 from pystachio.operators.operator import Operator
 from pystachio.operators.project import Project
-from pystachio.operators.scan import Scan
-from pystachio.operators.scan_top_n import ScanTopN
+from pystachio.operators.scans.scan import Scan
+from pystachio.operators.scans.scan_top_n import ScanTopN
 from pystachio.operators.sort import Sort
 from pystachio.operators.spool import Spool
 from pystachio.operators.top_n import TopN

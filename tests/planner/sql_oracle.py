@@ -15,10 +15,10 @@ import pyarrow as pa
 from pystachio.operators.batch import Field, Schema
 from pystachio.operators.expressions import Cast, Expression, Literal, ScalarSubquery, transform
 from pystachio.planner import logical
-from pystachio.planner.rewrite import simplify
+from pystachio.planner.rewrites.rewrite import simplify
 from pystachio.planner.sharing import inputs_of, with_inputs
-from pystachio.planner.sql import SqlPlanner
-from pystachio.planner.substrait import read_plan
+from pystachio.planner.sql.statement import SqlPlanner
+from pystachio.planner.substrait.plan import read_plan
 from tests.planner.interpreter import Row, Tables, rows_of
 
 INTEGER = pa.int64()

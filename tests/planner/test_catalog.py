@@ -12,10 +12,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from pystachio.errors import DataError, InvalidRequest, NotFound, Unauthorized, Unsupported
-from pystachio.operators.parquet_footer import read_footers
+from pystachio.errors import DataError, InvalidRequest, NodeLost, NotFound, Unauthorized, Unsupported
+from pystachio.operators.parquet.footer import read_footers
 from pystachio.operators.table import FileVersion, ParquetFile
-from pystachio.planner.catalog import Catalog
+from pystachio.planner.catalog import Catalog, local_files
 from tests.operators.parquet_sources import reading
 
 
@@ -207,14 +207,95 @@ def test_changes_are_seen(catalog: Catalog, reader: CountingReader, tmp_path: Pa
     assert [Path(path).name for path in reader.read] == ["1.parquet", "2.parquet", "1.parquet"]
 
 
-def test_a_table_that_became_unreadable_stays(catalog: Catalog, tmp_path: Path) -> None:
+def test_a_table_that_became_unreadable_stays_and_says_why(catalog: Catalog, tmp_path: Path) -> None:
     path = write(tmp_path / "x.parquet")
-    catalog.register("t", path)
+    catalog.register("T", path)
+    catalog.register("other", write(tmp_path / "other.parquet"))
+    catalog.register("OTHER", path)
     version = catalog.snapshot().version
-    path.write_text("broken")
-    assert catalog.refresh().version == version
+    path.write_text("broken" * 10)
+    broken = catalog.refresh()
+    assert broken.version == version
+    assert broken.tables["T"].rows == 2
+    for name in ("T", "t"):
+        with pytest.raises(DataError, match=r"not a Parquet file.*x\.parquet"):
+            broken.require_readable([name])
+    broken.require_readable(["other"])
+    with pytest.raises(DataError):
+        broken.require_readable(["OTHER"])
     path.unlink()
-    assert catalog.refresh().tables["t"].rows == 2
+    with pytest.raises(NotFound, match=r"x\.parquet"):
+        catalog.refresh().require_readable(["t"])
+    write(path, a=[1, 2, 3])
+    mended = catalog.refresh()
+    mended.require_readable(["t"])
+    assert mended.tables["t"].rows == 3
+
+
+def test_a_file_of_another_schema_is_named(catalog: Catalog, tmp_path: Path) -> None:
+    write(tmp_path / "1.parquet")
+    write(tmp_path / "2.parquet")
+    catalog.register("t", tmp_path)
+    write(tmp_path / "2.parquet", a=["x"])
+    with pytest.raises(DataError, match=r"different schemas.*2\.parquet"):
+        catalog.refresh().require_readable(["t"])
+
+
+def test_a_file_that_changes_while_it_is_looked_at_is_looked_at_again(reader: CountingReader, tmp_path: Path) -> None:
+    path = write(tmp_path / "x.parquet")
+    catalog = Catalog(lambda versions: (mend(), reader(versions))[1])
+    fresh: list[int] = []
+
+    def mend() -> None:
+        if fresh:
+            write(path, a=fresh)
+            fresh.clear()
+
+    catalog.register("t", path)
+    path.write_text("broken" * 10)
+    fresh += [1, 2, 3]
+    looked = catalog.refresh()
+    looked.require_readable(["t"])
+    assert looked.tables["t"].rows == 3
+
+
+def test_a_node_that_does_not_answer_makes_nothing_unreadable(reader: CountingReader, tmp_path: Path) -> None:
+    answers = True
+
+    def find(paths: Sequence[str]) -> tuple[FileVersion, ...]:
+        if not answers:
+            raise NodeLost("a node does not say which files it has")
+        return local_files(paths)
+
+    catalog = Catalog(reader, find)
+    catalog.register("t", write(tmp_path / "x.parquet"))
+    answers = False
+    catalog.refresh().require_readable(["t"])
+
+
+def test_tables_of_another_catalog(catalog: Catalog, reader: CountingReader, tmp_path: Path) -> None:
+    """They are there without a look at their files, and each catalog sees their changes by itself."""
+    write(tmp_path / "a.parquet")
+    write(tmp_path / "b.parquet")
+    catalog.register("a", tmp_path / "a.parquet")
+    reader.read.clear()
+    looked_at: list[str] = []
+
+    def find(paths: Sequence[str]) -> tuple[FileVersion, ...]:
+        looked_at.extend(paths)
+        return local_files(paths)
+
+    other = Catalog(reader, find)
+    other.adopt(catalog)
+    assert other.table("a") is catalog.table("a")
+    assert not reader.read
+    assert not looked_at
+    other.register("b", tmp_path / "b.parquet")
+    assert list(other.tables()) == ["a", "b"]
+    assert list(catalog.tables()) == ["a"]
+    write(tmp_path / "a.parquet", a=[7, 8, 9])
+    assert other.refresh().tables["a"] is not catalog.table("a")
+    assert str(tmp_path / "a.parquet") in looked_at
 
 
 def test_unregister(catalog: Catalog, tmp_path: Path) -> None:

@@ -18,19 +18,19 @@ from pystachio.operators.expressions import (
     ScalarSubquery,
     SortKey,
 )
-from pystachio.operators.join import Join as JoinOperator
+from pystachio.operators.joins.join import Join as JoinOperator
 from pystachio.operators.limit import Limit as LimitOperator
 from pystachio.operators.operator import Operator
 from pystachio.operators.pipeline import PhysicalPlan
 from pystachio.operators.project import Project as ProjectOperator
-from pystachio.operators.scan import Scan, ScanFilter
-from pystachio.operators.scan_top_n import ScanTopN
+from pystachio.operators.scans.scan import Scan, ScanFilter
+from pystachio.operators.scans.scan_top_n import ScanTopN
 from pystachio.operators.sort import Sort as SortOperator
 from pystachio.operators.spool import Spool
 from pystachio.operators.table import Table
 from pystachio.planner import physical, runtime_filters, sharing
 from pystachio.planner.cardinality import ColumnFacts, Estimator
-from pystachio.planner.join_order import reorder
+from pystachio.planner.joins.order import reorder
 from pystachio.planner.logical import Aggregate, Filter, Join, Limit, LogicalPlan, Project, Query, Read, Sort, UnionAll
 from pystachio.planner.pushdown import prune_columns
 from pystachio.planner.sharing import unify, widen_reads

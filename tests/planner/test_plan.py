@@ -10,13 +10,13 @@ import pyarrow.parquet as pq
 import pytest
 
 from pystachio.errors import NotFound, SqlSyntaxError
-from pystachio.operators.parquet_footer import read_footers
+from pystachio.operators.parquet.footer import read_footers
 from pystachio.operators.pipeline import PhysicalPlan
 from pystachio.operators.table import FileVersion, ParquetFile
 from pystachio.planner.catalog import Catalog, CatalogSnapshot
 from pystachio.planner.explain import render
 from pystachio.planner.plan import Planner
-from pystachio.planner.sql import plan_sql
+from pystachio.planner.sql.statement import plan_sql
 from pystachio.planner.statistics import StatisticsCache
 from tests.operators.parquet_sources import reading
 

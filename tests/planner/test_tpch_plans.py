@@ -9,10 +9,10 @@ import pytest
 from pystachio.cli.tpch import statements
 from pystachio.operators.expressions import InList, JoinKind, conjuncts
 from pystachio.planner.logical import Aggregate, Filter, Join, Limit, LogicalPlan, Project, Query, Read, Sort
-from pystachio.planner.rewrite import simplify
+from pystachio.planner.rewrites.rewrite import simplify
 from pystachio.planner.sharing import inputs_of
-from pystachio.planner.sql import SqlPlanner
-from pystachio.planner.substrait import read_plan
+from pystachio.planner.sql.statement import SqlPlanner
+from pystachio.planner.substrait.plan import read_plan
 from tests.planner.tpch_schema import TPCH
 
 QUERIES = range(1, 23)

@@ -8,6 +8,7 @@ import sys
 
 import pytest
 
+from pystachio.machine import usable_cores
 from pystachio.runtime.allocator import keep_freed_memory
 
 FAULTS = """
@@ -27,15 +28,44 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
 """
 
 
+HEAPS = """
+import ctypes, os, threading
+from pystachio.runtime.allocator import keep_freed_memory
+assert keep_freed_memory()
+c = ctypes.CDLL(None)
+c.malloc.restype = ctypes.c_void_p
+started = threading.Barrier(40)
+def work():
+    c.malloc(100_000)
+    started.wait()
+threads = [threading.Thread(target=work) for _ in range(40)]
+for thread in threads: thread.start()
+for thread in threads: thread.join()
+c.fdopen.restype = ctypes.c_void_p
+c.malloc_info(0, ctypes.c_void_p(c.fdopen(os.dup(1), b"w")))
+c.fflush(None)
+"""
+
+
+def printed(program: str) -> str:
+    return subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True
+    ).stdout
+
+
 def page_faults() -> int:
-    done = subprocess.run([sys.executable, "-c", FAULTS], capture_output=True, text=True, timeout=60, check=True)
-    return int(done.stdout)
+    return int(printed(FAULTS))
 
 
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="only glibc can be told")
 def test_temporaries_of_a_batch_do_not_fault_again() -> None:
     """1,500 pages are new in each of the 200 rounds where glibc trims its heap, which depends on the layout."""
     assert page_faults() < 2000
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="only glibc can be told")
+def test_threads_share_heaps() -> None:
+    assert 1 <= printed(HEAPS).count("<heap ") <= -(-usable_cores() // 4)
 
 
 def test_another_c_library_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -26,6 +26,7 @@ from pystachio.io_scheduler.ledger import Ledger
 from pystachio.runtime.actors import Children, Directive
 from pystachio.runtime.central import Alarm, CentralService, LocalLink, NodeLeases, served
 from pystachio.runtime.executor import TaskSpec
+from pystachio.runtime.virtual_loop import Deadlock
 from tests import virtual_time
 from tests.runtime.nodes import NoTransfers, make_node
 
@@ -112,7 +113,7 @@ def test_nothing_is_timed_while_no_plan_lasts() -> None:
         assert end.leases.statistics().reports == 0
         await asyncio.Event().wait()
 
-    with pytest.raises(virtual_time.Deadlock):
+    with pytest.raises(Deadlock):
         with_centre(body)
 
 

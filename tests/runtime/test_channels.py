@@ -146,6 +146,21 @@ def test_a_channel_without_receivers_left_drops_what_is_sent() -> None:
     virtual_time.run(main())
 
 
+def test_who_waits_is_told_that_nobody_wants_more() -> None:
+    async def main() -> None:
+        channel: Channel[Item] = Channel("c")
+        receiver = channel.receiver()
+        waiting, taking = started(channel.wait_abandoned()), started(take(receiver, 1))
+        await settle()
+        assert not waiting.done()
+        receiver.close()
+        await waiting
+        with pytest.raises(StopAsyncIteration):
+            await taking
+
+    virtual_time.run(main())
+
+
 def test_one_of_two_receivers_leaves_and_the_other_goes_on() -> None:
     async def main() -> None:
         channel: Channel[Item] = Channel("c")

@@ -105,6 +105,15 @@ async def test_resize_grows_and_shrinks() -> None:
 
 
 @on_virtual_time
+async def test_what_is_there_already_is_counted_at_once() -> None:
+    node = Node()
+    reservation = await node.operator(node.plan("p")).reserve(0)
+    for nbytes in (300, STATE + 1, 20, 0):
+        reservation.resize_nowait(nbytes)
+        assert node.used == reservation.nbytes == nbytes
+
+
+@on_virtual_time
 async def test_what_can_never_fit_fails_at_once_and_says_what_would_be_enough() -> None:
     node = Node()
     operator = node.operator(node.plan("p"), "join")

@@ -46,8 +46,8 @@ def test_a_jobs_seconds_are_split_between_those_who_report_and_the_starter() -> 
     starter.job_ended(job)
     assert starter.snapshot().wait_seconds[WaitReason.STREAM] == 1
     busy = {each.name: each.busy_seconds for each in plan.snapshot().operators}
-    assert busy == {"scan": 1.25, "filter": 0.75}
-    assert plan.snapshot().busy_seconds == 2
+    assert busy == pytest.approx({"scan": 1.25, "filter": 0.75})
+    assert plan.snapshot().busy_seconds == pytest.approx(2)
 
 
 def test_waits_by_reason() -> None:

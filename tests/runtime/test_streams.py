@@ -252,3 +252,18 @@ async def test_many_jobs_at_once_all_end() -> None:
     assert results == list(range(500))
     assert pool.statistics().finished == 500
     await pool.close()
+
+
+async def test_what_is_small_is_done_at_once_and_counted_as_a_job(pool: WorkerPool) -> None:
+    metrics = OperatorMetrics("operator", SystemClock())
+    here = CpuStream(pool, PlanEntry("p", 1, 1), metrics)
+
+    def work(seconds: float) -> int:
+        time.sleep(seconds)
+        return threading.get_ident()
+
+    assert await here.run_small(work, 0.02) == threading.get_ident()
+    assert metrics.snapshot().busy_seconds >= 0.02
+    assert pool.statistics().finished == 0
+    with pytest.raises(ValueError, match="no"):
+        await here.run_small(int, "no")

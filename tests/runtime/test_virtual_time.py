@@ -7,6 +7,7 @@ import time
 
 import pytest
 
+from pystachio.runtime.virtual_loop import Deadlock
 from tests import virtual_time
 
 
@@ -42,7 +43,7 @@ def test_a_deadlock_fails_and_shows_who_waits_where() -> None:
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(wait_for_godot())
 
-    with pytest.raises(virtual_time.Deadlock, match="wait_for_godot"):
+    with pytest.raises(Deadlock, match="wait_for_godot"):
         virtual_time.run(main())
 
 

@@ -11,9 +11,12 @@ from pystachio.io_scheduler.core.flow import Flow, Line
 from pystachio.io_scheduler.core.lanes import Lane, Lanes
 from pystachio.io_scheduler.core.policy import LANE_OF_CLASS, NORMAL, WRITE_BACK, LaneIndex, Policy
 from pystachio.io_scheduler.core.progress import Plan, TransferProgress
-from pystachio.io_scheduler.core.request import Extent, LinkLimits
+from pystachio.io_scheduler.core.request import CHUNK_SECONDS, Extent, LinkLimits
 from pystachio.io_scheduler.core.resources import PeerBudget, Resource, Waiters
 from pystachio.io_scheduler.core.window import Window
+
+EXPECTED_SECONDS = 0.25
+"""Whoever was served so lately is expected again."""
 
 
 class LinkQueue:
@@ -36,6 +39,7 @@ class LinkQueue:
         """Others may wait for what its chunks take."""
         self._agenda = agenda
         self._has_classes = policy.classes
+        self._has_long_chunks = limits.device_seconds > CHUNK_SECONDS
         self._is_fair = policy.fair
         self._flows: dict[Plan, dict[bool, Flow]] = {}
         self._peers: dict[str, PeerBudget] = {}
@@ -132,8 +136,7 @@ class LinkQueue:
         window full. One that lacks anything else is parked, and the next line is looked at.
         """
         lanes, window = self.lanes, self.window
-        # A quarter of a chunk is not worth a request of its own, so it joins the last one.
-        longest = window.chunk_bytes + window.chunk_bytes // 4
+        chunk_bytes = window.chunk_bytes
         while lanes.backlogged:
             lane = lanes.next(self.outstanding_bytes, now)
             flow = lane.flows[0][2]
@@ -143,8 +146,11 @@ class LinkQueue:
                 continue
             progress = line.waiting[0][2]
             length = progress.length - progress.dispatched
-            if length > longest or progress.redo is not None or progress.budget is not None:
-                length = self._next_length(progress)
+            if self._has_long_chunks:
+                chunk_bytes = self._chunk_bytes(lane, now)
+            # A quarter of a chunk is not worth a request of its own, so it joins the last one.
+            if length > chunk_bytes + chunk_bytes // 4 or progress.redo is not None or progress.budget is not None:
+                length = self._next_length(progress, chunk_bytes)
             outstanding = self.outstanding_bytes
             if outstanding and (
                 window.is_measuring
@@ -167,10 +173,18 @@ class LinkQueue:
         self.lanes.note_passing(lane, length, now)
 
     def settle(self, length: int, started_at: float, now: float) -> None:
-        """A chunk has left the device."""
+        """A chunk has left the device, with its bytes moved."""
+        self._let_out(length)
+        self.window.note_end(now, length, started_at, self.outstanding_bytes)
+
+    def drop(self, length: int, now: float) -> None:
+        """A chunk has left the device that has failed or been given up."""
+        self._let_out(length)
+        self.window.note_dropped(now)
+
+    def _let_out(self, length: int) -> None:
         self.outstanding_bytes -= length
         assert self.outstanding_bytes >= 0, "more bytes left the device than entered it"
-        self.window.note_end(now, length, started_at, self.outstanding_bytes)
 
     def set_aside(self, length: int, now: float) -> None:
         """A chunk is stuck in the device: others need not wait for it to leave."""
@@ -250,7 +264,7 @@ class LinkQueue:
         line = lane.flows[0][2].next_line()
         if line is None:
             return False
-        length = self._next_length(line.waiting[0][2])
+        length = self._next_length(line.waiting[0][2], self._chunk_bytes(lane, now))
         extra = 0 if lane.index else self.limits.urgent_bytes
         has_room = self.window.has_room(self.outstanding_bytes, length, extra)
         return has_room and not (self.is_gate and self._yields(lane, length, now))
@@ -276,14 +290,20 @@ class LinkQueue:
 
     def _open_line(self, flow: Flow, progress: TransferProgress) -> Line:
         transfer = progress.transfer
-        peer, most = None, self.limits.peer_bytes
-        if transfer.peer is not None and most is not None:
+        peer = None
+        if transfer.peer is not None and self.limits.peer_bytes is not None:
             peer = self._peers.get(transfer.peer)
             if peer is None:
-                peer = self._peers[transfer.peer] = PeerBudget(most)
+                peer = self._peers[transfer.peer] = PeerBudget(self._peer_bytes())
         is_plain = progress.budget is None and progress.gate is None and peer is None
         name, rank = (transfer.peer, transfer.rank) if self._is_fair else (None, 0)
         return Line(flow, name, peer, progress.budget, rank, is_plain=is_plain)
+
+    def _peer_bytes(self) -> int:
+        """As many chunks for each peer, whatever their length: one that is slow must not fill a small window."""
+        limits = self.limits
+        assert limits.peer_bytes is not None, "the link has peers"
+        return limits.peer_bytes * self.window.chunk_bytes // limits.chunk_bytes
 
     def _enter(self, flow: Flow, now: float) -> None:
         """Something in the flow may be started."""
@@ -310,10 +330,19 @@ class LinkQueue:
 
     # Chunks
 
-    def _next_length(self, progress: TransferProgress) -> int:
+    def _chunk_bytes(self, lane: Lane, now: float) -> int:
+        """Long chunks are cut short while something more urgent is expected, which would wait for them."""
+        chunk_bytes, shortest = self.window.chunk_bytes, self.limits.smallest_chunk_bytes
+        if self._has_long_chunks and chunk_bytes > shortest:
+            for other in self.lanes.all[: lane.index]:
+                if other.flows or 0.0 < other.served_at > now - EXPECTED_SECONDS:
+                    return shortest
+        return chunk_bytes
+
+    def _next_length(self, progress: TransferProgress, chunk_bytes: int) -> int:
         if progress.redo is not None:
             return progress.redo[-1].length
-        length, chunk_bytes = progress.length - progress.dispatched, self.window.chunk_bytes
+        length = progress.length - progress.dispatched
         if length > chunk_bytes + chunk_bytes // 4:
             length = chunk_bytes
         if progress.by_chunk and progress.budget is not None and length > progress.budget.left:
@@ -339,8 +368,10 @@ class LinkQueue:
             gate.is_gate = gate.is_shared = True
             if not gate.may_take(line, length, now):
                 return self._park(line, gate, now)
-        if peer is not None and not peer.may_take(line, length, now):
-            return self._park(line, peer, now)
+        if peer is not None:
+            peer.nbytes = self._peer_bytes()
+            if not peer.may_take(line, length, now):
+                return self._park(line, peer, now)
         return False
 
     def _park(self, line: Line, resource: Resource, now: float) -> bool:

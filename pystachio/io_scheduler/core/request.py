@@ -82,18 +82,24 @@ class CreditPool(NamedTuple):
     node: str = ""
 
 
+CHUNK_SECONDS = 0.0003
+"""Of device time in one chunk: what an urgent transfer waits for, against the cost of a request."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LinkLimits:
     """What a device asks of its queue.
 
-    Requests are cut into chunks of `chunk_bytes`, or less on a slow device (about 0.3 ms of its time each, but at least
-    `smallest_chunk_bytes`). `window_bytes` bounds the bytes inside the device until it has been measured, and for good
-    when the window is not `calibrated`. `alignment` is what file offsets and lengths must be multiples of (1 when
-    anything goes).
+    Requests are cut into chunks of `chunk_bytes`, or less on a slow device (about `device_seconds` of its time each,
+    but at least `smallest_chunk_bytes`). Where `device_seconds` is more than `CHUNK_SECONDS`, chunks are of the
+    smallest length while anything more urgent is expected. `window_bytes` bounds the bytes inside the device until it
+    has been measured, and for good when the window is not `calibrated`. `alignment` is what file offsets and lengths
+    must be multiples of (1 when anything goes).
 
-    `peer_bytes` bounds the bytes under way between this node and one peer. `urgent_bytes` is room beyond the window
-    that only interactive transfers may use. A chunk that has not ended after `timeout_seconds` fails; one that fails
-    with a retryable error is tried again until it has been tried `attempts` times.
+    `peer_bytes` bounds the bytes under way between this node and one peer, and shrinks with the chunks. `urgent_bytes`
+    is room beyond the window that only interactive transfers may use. A chunk that has not ended after
+    `timeout_seconds` fails; one that fails with a retryable error is tried again until it has been tried `attempts`
+    times.
     """
 
     chunk_bytes: int
@@ -101,6 +107,7 @@ class LinkLimits:
     alignment: int = 1
     calibrated: bool = True
     smallest_chunk_bytes: int = 256 << 10
+    device_seconds: float = CHUNK_SECONDS
     peer_bytes: int | None = None
     urgent_bytes: int = 0
     timeout_seconds: float = 30.0

@@ -310,7 +310,10 @@ class Scheduler:
             queue = progress.queue
             if stalls:
                 stalls.bring_back(transfer_id, offset, length)
-            queue.settle(length, started_at, now)
+            if progress.error is None:
+                queue.settle(length, started_at, now)
+            else:
+                queue.drop(length, now)
             if progress.by_chunk and progress.error is None:
                 # Its credit is the consumer's from here on.
                 progress.credited -= length if progress.budget is not None else 0
@@ -319,9 +322,15 @@ class Scheduler:
                 del agenda.inside[progress]
                 if progress.entry is None and not progress.backing_off:
                     self._end_transfer(progress, actions)
-            if queue.is_shared or progress.gate is not None:
-                self._free(progress, length, started_at, now)
-            elif queue is not last:
+            if queue.waiters.count or progress.gate is not None:
+                self._free(progress, length, started_at if progress.error is None else None, now)
+                continue
+            peer = None if progress.line is None else progress.line.peer
+            if peer is not None:
+                peer.give(length)
+                if peer.waiters.count:
+                    agenda.freed[peer] = None
+            if queue is not last:
                 if last is not None:
                     agenda.unfilled[last] = None
                 last = queue
@@ -339,10 +348,10 @@ class Scheduler:
         if progress is None or started is None:
             self._end_written_off(transfer_id, offset)
             return
-        length, started_at = started
+        length, _ = started
         self._late.stalls.bring_back(transfer_id, offset, length)
-        progress.queue.settle(length, started_at, now)
-        self._free(progress, length, started_at, now)
+        progress.queue.drop(length, now)
+        self._free(progress, length, None, now)
         if progress.error is None and not self._late.try_again(progress, Extent(offset, length), error, now):
             if not progress.outstanding:
                 del self._agenda.inside[progress]
@@ -352,10 +361,12 @@ class Scheduler:
             if progress.entry is None and not progress.backing_off:
                 self._end_transfer(progress, actions)
 
-    def _free(self, progress: TransferProgress, length: int, started_at: float, now: float) -> None:
-        """The chunk's room on its gate and with its peer is others' to take."""
-        if progress.gate is not None:
+    def _free(self, progress: TransferProgress, length: int, started_at: float | None, now: float) -> None:
+        """The chunk's room on its gate and with its peer is others' to take. None: it was dropped."""
+        if progress.gate is not None and started_at is not None:
             progress.gate.settle(length, started_at, now)
+        elif progress.gate is not None:
+            progress.gate.drop(length, now)
         if progress.line is not None and progress.line.peer is not None:
             progress.line.peer.give(length)
         self._look_again(progress)

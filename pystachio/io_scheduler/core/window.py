@@ -19,9 +19,6 @@ from pystachio.io_scheduler.core.request import LinkLimits
 
 GAIN = 1.5
 LARGEST_WINDOW_BYTES = 256 << 20
-CHUNK_SECONDS = 0.0003
-"""Of device time in one chunk: what an urgent transfer waits for, against the cost of a request."""
-
 MEASUREMENT_SECONDS = 2.0
 MEASUREMENT_SHARE = 0.02
 """Of the time may be spent on emptying the device and on the chunk that is alone in it."""
@@ -75,12 +72,15 @@ class Window:
     def __init__(self, limits: LinkLimits, fixed_bytes: int | None = None) -> None:
         """A window of `fixed_bytes` is not calibrated, nor is that of a device whose limits say so."""
         self._limits = limits
+        self.chunk_bytes = limits.chunk_bytes
         self.is_calibrated = limits.calibrated and fixed_bytes is None
         self.nbytes = limits.window_bytes if fixed_bytes is None else fixed_bytes
         if self.is_calibrated:
             # Too little is soon noticed; too much would hold up the first urgent transfers.
             self.nbytes = min(self.nbytes, FIRST_CHUNKS * limits.chunk_bytes)
-        self.chunk_bytes = limits.chunk_bytes
+            # A chunk that filled the window would always be alone, and say nothing of what more of them do.
+            first = self.nbytes // FIRST_CHUNKS // limits.alignment * limits.alignment
+            self.chunk_bytes = min(limits.chunk_bytes, max(limits.smallest_chunk_bytes, first))
         self.rate: float | None = None
         """Bytes per second that the device is known to deliver."""
         self.is_measuring = False
@@ -147,6 +147,11 @@ class Window:
         self._epoch_is_whole = False
         self.is_limited = False
 
+    def note_dropped(self, now: float) -> None:
+        """A chunk came out that has failed or that nobody wanted any more: its time says nothing of the device's."""
+        self.give_up_measuring(now)
+        self._begin_epoch(now)
+
     def give_up_measuring(self, now: float) -> None:
         """The chunk that was to tell the latency is stuck."""
         self._alone = False
@@ -207,7 +212,7 @@ class Window:
     def _fit(self, now: float, rate: float) -> None:
         limits = self._limits
         chunk = limits.chunk_bytes
-        while chunk > limits.smallest_chunk_bytes and chunk > rate * CHUNK_SECONDS * 1.5:
+        while chunk > limits.smallest_chunk_bytes and chunk > rate * limits.device_seconds * 1.5:
             chunk = -(-chunk // 2)
         chunk = -(-chunk // limits.alignment) * limits.alignment
         if chunk != self.chunk_bytes:

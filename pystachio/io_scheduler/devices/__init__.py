@@ -80,21 +80,26 @@ DeviceName = Literal["auto", "nvme", "posix"]
 OpenDevice = Callable[[Link], Device]
 
 
-def choose(name: DeviceName = "auto", *, direct: bool = False) -> OpenDevice:
+def choose(name: DeviceName = "auto", *, direct: bool = False, sparing: bool = False) -> OpenDevice:
     """The device for each link to a disk.
 
-    `auto` is `nvme` where kvikio works: it needs a CUDA driver. `direct` reads around the page cache, on `posix` only.
+    `auto` is `nvme` where kvikio works: it needs a CUDA driver. `direct` reads around the page cache, on `posix` only;
+    `sparing` does so where that pays (`page_cache`): on local disks, which have no cache of another kind behind them.
     `posix` always writes around it where it can: what waits in the page cache takes memory that no budget knows, and
     can fail long after it was said to be written.
     """
     from pystachio.io_scheduler.devices import nvme, posix
     from pystachio.io_scheduler.devices.deferred import DeferredDevice
+    from pystachio.io_scheduler.devices.disks import is_local
+    from pystachio.io_scheduler.devices.page_cache import Admission
 
     def open_nvme(link: Link) -> Device:
         return nvme.NvmeDevice(name=link.name, direction=link.direction)
 
     def open_posix(link: Link) -> Device:
         around = direct or link.direction is Direction.WRITE
+        if sparing and not around and is_local(link):
+            return posix.PosixDevice(name=link.name, direct=True, admission=Admission())
         return posix.PosixDevice(name=link.name, direction=link.direction, direct=around)
 
     def open_nvme_or_posix(link: Link) -> Device:

@@ -16,6 +16,7 @@ from pathlib import Path
 from pystachio.io_scheduler.core.request import Link
 from pystachio.io_scheduler.os_errors import from_os_error
 
+MEDIUM = "disk"
 _DEEPEST = 8
 """Layers between a file and a disk; real ones have four or so, and a loop has no end."""
 
@@ -49,7 +50,17 @@ def disk_link(path: str, *, system: System = SYSTEM) -> Link:
         number = os.stat(path).st_dev
     except (OSError, ValueError) as error:
         raise from_os_error(error if isinstance(error, OSError) else OSError(str(error)), path) from error
-    return Link("disk", link_name(_text(number), path, system))
+    return Link(MEDIUM, link_name(_text(number), path, system))
+
+
+def mount_points(*, system: System = SYSTEM) -> frozenset[str]:
+    """Where something is mounted; none where the system does not say. No file system is looked at."""
+    return frozenset(mount.point for mount in _mounts(system))
+
+
+def is_local(link: Link) -> bool:
+    """Whether disks of this machine are below the link, and nothing in between that we do not know."""
+    return link.medium == MEDIUM and all(re.fullmatch(r"[1-9]\d*:\d+", disk) for disk in link.name.split("+"))
 
 
 def link_name(number: str, path: str, system: System = SYSTEM, layers: int = _DEEPEST) -> str:

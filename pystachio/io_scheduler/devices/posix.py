@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import threading
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
@@ -13,6 +14,7 @@ from queue import SimpleQueue
 from pystachio.errors import Cancelled, DataError, InternalError
 from pystachio.io_scheduler.core.request import Direction, LinkLimits, PathTaken
 from pystachio.io_scheduler.devices import ChunkEnd, ChunkRequest
+from pystachio.io_scheduler.devices.page_cache import Admission
 from pystachio.io_scheduler.os_errors import Work, from_os_error
 
 DIRECT_ALIGNMENT = 4096
@@ -38,6 +40,8 @@ WORK: dict[Direction, Work] = {Direction.READ: "read", Direction.WRITE: "written
 class PosixFile:
     """Opened once, by the first thread that needs it; `direct` is what was achieved, not what was asked for.
 
+    `admission` decides which aligned reads of a direct file are direct; without it all are.
+
     `close_descriptor` may close later, on a thread: a close can wait for a file server, or free a large removed file.
     """
 
@@ -47,9 +51,11 @@ class PosixFile:
         *,
         direct: bool,
         direction: Direction = Direction.READ,
+        admission: Admission | None = None,
         close_descriptor: Callable[[int], object] = os.close,
     ) -> None:
         self.path = path
+        self.admission = admission
         self.direction = direction
         self._direct = direct
         self._close_descriptor = close_descriptor
@@ -68,6 +74,13 @@ class PosixFile:
             if self._buffered_descriptor is None:
                 self._buffered_descriptor = os.open(self.path, OPEN_FLAGS[self.direction], PRIVATE)
             return self._buffered_descriptor, PathTaken.BUFFERED
+
+    def goes_around(self, offset: int, length: int) -> bool:
+        """Whether an aligned read is to be direct, as far as the file can be. Raises OSError."""
+        if self.admission is None:
+            return True
+        descriptor, path = self.descriptor(direct=True)
+        return path is PathTaken.DIRECT and self.admission.goes_around(self.path, descriptor, offset, length)
 
     def close(self) -> None:
         with self._lock:
@@ -89,6 +102,8 @@ class PosixFile:
 class PosixDevice:
     """Moves chunks in one direction; starts at most `threads` threads, each when there is work for it.
 
+    With `direct` chunks go around the page cache; with `admission`, those that it decides on.
+
     A write has ended when the system has taken its bytes. With `direct` they are with the disk by then, and its errors
     are known; otherwise a later failure to write the page cache back is not heard of.
     """
@@ -100,6 +115,7 @@ class PosixDevice:
         direction: Direction = Direction.READ,
         threads: int = THREADS,
         direct: bool = False,
+        admission: Admission | None = None,
         chunk_bytes: int = CHUNK_BYTES,
         window_bytes: int = WINDOW_BYTES,
     ) -> None:
@@ -109,12 +125,19 @@ class PosixDevice:
         self.direction = direction
         self._name = name
         self._direct = direct
+        self._admission = admission
         self._most_threads = threads
         self._threads: list[threading.Thread] = []
         self._jobs: SimpleQueue[_Job | None] = SimpleQueue()
 
     def open(self, path: str) -> PosixFile:
-        return PosixFile(path, direct=self._direct, direction=self.direction, close_descriptor=self._close_later)
+        return PosixFile(
+            path,
+            direct=self._direct,
+            direction=self.direction,
+            admission=self._admission,
+            close_descriptor=self._close_later,
+        )
 
     def start(self, request: ChunkRequest, ended: Callable[[ChunkEnd], None]) -> None:
         if not self._threads:
@@ -184,8 +207,9 @@ def move_chunk(request: ChunkRequest) -> ChunkEnd:
     writes = file.direction is Direction.WRITE
     move = os.pwritev if writes else os.preadv
     wanted = len(buffer) if writes else request.required
-    done, path, direct = 0, PathTaken.BUFFERED, True
+    done, path, started = 0, PathTaken.BUFFERED, time.perf_counter()
     try:
+        direct = _is_aligned(request.offset, len(buffer)) and file.goes_around(request.offset, len(buffer))
         while done < wanted:
             direct = direct and _is_aligned(request.offset + done, len(buffer) - done)
             descriptor, path = file.descriptor(direct=direct)
@@ -204,6 +228,8 @@ def move_chunk(request: ChunkRequest) -> ChunkEnd:
         return ChunkEnd(done, path, from_os_error(error, file.path, WORK[file.direction]))
     if done < wanted:
         return ChunkEnd(done, path, stopped_short(file.path, request.offset + done, file.direction))
+    if file.admission is not None and path is PathTaken.DIRECT:
+        file.admission.note_direct(done, time.perf_counter() - started)
     return ChunkEnd(done, path)
 
 

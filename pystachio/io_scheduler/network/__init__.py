@@ -12,10 +12,16 @@ fairness, memory credit, window: the ingress link), then the sender's when it go
 open in both. Buffers may be reused when `send` or `receive` has ended, in whatever way, and never before.
 
 What ends a wait: the other end, `NodeLost` when the peer's process, connection or event loop is gone (heartbeats: 4 s),
-`ResourceExhausted` when there is no progress for `NetworkLimits.wait_seconds`, or cancelling the task. A message that
-one end gives up, for any reason, ends at the other with the same error.
+`ResourceExhausted` when there is no progress for `NetworkLimits.wait_seconds` (or the `patience` of who waits), or
+cancelling the task. A message that one end gives up, for any reason, ends at the other with the same error.
 
-Nobody is heard who has not proved to know the cluster's secret (`handshake`). Bytes are not encrypted: that is for the
-network below. `tcp_path` and `ucx_path` carry the data; control frames always go by TCP. Import the modules: this
-package exports nothing, so that it costs nothing.
+Besides messages there are bodies, for words between nodes that are no data: `network.tell(peer, body)` calls the peer's
+`heard`, in order. Clients, who are no nodes, tell and are told bodies on connections of their own (`visits`).
+
+Nobody is heard who has not proved to know the cluster's secret, or the key of a token made from it (`handshake`,
+`tokens`), and each frame proves that it comes from there, in its turn (`seal`). Nothing is encrypted, and data are not
+proof against who can change them on their way, unless `Network(tls=...)` says so (`tls`).
+
+`tcp_path` and `ucx_path` carry the data; control frames always go by TCP. Import the modules: this package exports
+nothing, so that it costs nothing.
 """

@@ -1,8 +1,8 @@
 """What nodes say to each other: typed frames of a fixed layout, plain data in and bytes out.
 
 A frame is its length (four bytes), its type (one) and its body: fixed fields in network order, then texts or byte
-strings, each with its length (two bytes). Nothing in a frame can make the reader execute anything, allocate more than
-`FRAME_BYTES`, or read past it; whatever does not parse is a DataError.
+strings, each with its length (two bytes), and, once the handshake is over, a MAC (`seal`). Nothing in a frame can make
+the reader execute anything, allocate more than `FRAME_BYTES`, or read past it; what does not parse is a DataError.
 """
 
 from __future__ import annotations
@@ -14,9 +14,11 @@ from struct import error as StructError
 from typing import Any, NamedTuple
 
 from pystachio.errors import DataError
+from pystachio.io_scheduler.network.seal import MAC_BYTES, Seal
 
-PROTOCOL_VERSION = 2
-"""2: a grant says how much its receiver still waits for."""
+PROTOCOL_VERSION = 4
+"""2: a grant says how much its receiver still waits for. 3: every frame is sealed; bodies, and clients. 4: long
+messages of nodes come as data, each in a class."""
 FRAME_BYTES = 16 << 10
 """The longest body of a frame."""
 NAME_BYTES = 255
@@ -25,13 +27,19 @@ REASON_BYTES = 1000
 NONCE_BYTES = 32
 INSTANCE_BYTES = 16
 PROOF_BYTES = 32
+PART_BYTES = FRAME_BYTES - 6
+"""The longest part of a body."""
 
 
 class Role(IntEnum):
-    """What a connection is for: a pair of nodes has one of each, the second only where `tcp` carries the data."""
+    """What a connection is for: a pair of nodes has one CONTROL, and one DATA where `tcp` carries the data.
+
+    CLIENT is from somebody who is no node.
+    """
 
     CONTROL = 1
     DATA = 2
+    CLIENT = 3
 
 
 class Carrier(IntEnum):
@@ -42,7 +50,10 @@ class Carrier(IntEnum):
 
 
 class Hello(NamedTuple):
-    """The first frame of whoever connects. `session` is that of the control connection when `role` is DATA, else 0."""
+    """The first frame of whoever connects. `session` is that of the control connection when `role` is DATA, else 0.
+
+    `credential` is the public part of a client's token; a node, which knows the secret itself, has none.
+    """
 
     version: int
     role: int
@@ -53,6 +64,7 @@ class Hello(NamedTuple):
     nonce: bytes
     node: str
     peer: str
+    credential: str
 
 
 class Challenge(NamedTuple):
@@ -160,6 +172,13 @@ class Goodbye(NamedTuple):
     reason: str
 
 
+class BodyPart(NamedTuple):
+    """Of a body that is too long for one frame: its next bytes, and how many are left after them (`bodies`)."""
+
+    left: int
+    content: bytes
+
+
 Frame = (
     Hello
     | Challenge
@@ -175,6 +194,7 @@ Frame = (
     | Refuse
     | Withdraw
     | Goodbye
+    | BodyPart
 )
 
 
@@ -190,7 +210,7 @@ class _Layout(NamedTuple):
 _NAME = (str, NAME_BYTES)
 _REASON = (str, REASON_BYTES)
 _LAYOUTS = (
-    _Layout(1, Hello, Struct(f"!HBBQQ{INSTANCE_BYTES}s{NONCE_BYTES}s"), (_NAME, _NAME)),
+    _Layout(1, Hello, Struct(f"!HBBQQ{INSTANCE_BYTES}s{NONCE_BYTES}s"), (_NAME, _NAME, _NAME)),
     _Layout(2, Challenge, Struct(f"!BQ{INSTANCE_BYTES}s{NONCE_BYTES}s"), (_NAME,)),
     _Layout(3, Proof, Struct(f"!{PROOF_BYTES}s")),
     _Layout(4, Welcome, Struct(f"!{PROOF_BYTES}s")),
@@ -204,6 +224,7 @@ _LAYOUTS = (
     _Layout(12, Refuse, Struct("!QB"), (_REASON,)),
     _Layout(13, Withdraw, Struct("!QB"), (_REASON,)),
     _Layout(14, Goodbye, Struct("!"), (_REASON,)),
+    _Layout(15, BodyPart, Struct("!I"), ((bytes, PART_BYTES),)),
 )
 _BY_KIND = {layout.kind: layout for layout in _LAYOUTS}
 _BY_NUMBER = {layout.number: layout for layout in _LAYOUTS}
@@ -211,12 +232,16 @@ _HEAD = Struct("!IB")
 _TAIL_LENGTH = Struct("!H")
 _DATA = _BY_KIND[Data].fixed
 
+FRAME_TYPES: tuple[type[Frame], ...] = tuple(layout.kind for layout in _LAYOUTS)
 DATA_BYTES = _DATA.size
 """A `Data` on a data connection, where nothing else is ever sent, is its fixed fields alone."""
 
 
-def encode(frame: Frame) -> bytes:
-    """Raises DataError for a name or byte string that is too long; reasons are cut."""
+def encode(frame: Frame, seal: Seal | None = None) -> bytes:
+    """`seal` is of the direction it goes, once there is one. Reasons are cut where they are too long.
+
+    Raises DataError for any other text or byte string that is too long.
+    """
     layout = _BY_KIND[type(frame)]
     fields: tuple[Any, ...] = frame
     fixed = len(fields) - len(layout.tails)
@@ -232,7 +257,8 @@ def encode(frame: Frame) -> bytes:
             tail = tail[:longest].decode("utf-8", "ignore").encode()
         parts += (_TAIL_LENGTH.pack(len(tail)), tail)
     body = b"".join(parts)
-    return _HEAD.pack(len(body), layout.number) + body
+    block = _HEAD.pack(len(body), layout.number) + body
+    return block if seal is None else block + seal.mac(block)
 
 
 def encode_data(data: Data) -> bytes:
@@ -249,30 +275,46 @@ class FrameReader:
     """Frames out of a stream of bytes, however they are cut."""
 
     def __init__(self) -> None:
-        self._bytes = bytearray()
+        self._bytes = b""
+        self._start = 0
+        self._seal: Seal | None = None
 
-    @property
-    def is_empty(self) -> bool:
-        """Whether no part of a frame waits for the rest."""
-        return not self._bytes
+    def __len__(self) -> int:
+        """Bytes that were not read yet."""
+        return len(self._bytes) - self._start
+
+    def unseal(self, seal: Seal) -> None:
+        """Every frame from here on has a MAC of this seal, also those whose bytes have come."""
+        self._seal = seal
+
+    def add(self, received: bytes | memoryview) -> None:
+        # Frames come whole, as a rule: what is left is nothing, or short.
+        self._bytes = self._bytes[self._start :] + received
+        self._start = 0
+
+    def next(self) -> Frame | None:
+        """The next frame, if it is complete. Raises DataError for what is none; nothing may be read after it."""
+        start = self._start
+        if len(self._bytes) - start < _HEAD.size:
+            return None
+        length, number = _HEAD.unpack_from(self._bytes, start)
+        if length > FRAME_BYTES:
+            raise DataError(f"a frame is too long: {length:,} bytes")
+        end = start + _HEAD.size + length
+        sealed_end = end if self._seal is None else end + MAC_BYTES
+        if sealed_end > len(self._bytes):
+            return None
+        self._start = sealed_end
+        block = self._bytes[start:end]
+        if self._seal is not None:
+            self._seal.check(block, self._bytes[end:sealed_end])
+        return _decode(number, block[_HEAD.size :])
 
     def feed(self, received: bytes | memoryview) -> Iterator[Frame]:
-        """The frames that are complete now. Raises DataError at the first that is none; nothing may be fed after it."""
-        self._bytes += received
-        start = 0
-        try:
-            while len(self._bytes) - start >= _HEAD.size:
-                length, number = _HEAD.unpack_from(self._bytes, start)
-                if length > FRAME_BYTES:
-                    raise DataError(f"a frame is too long: {length:,} bytes")
-                end = start + _HEAD.size + length
-                if end > len(self._bytes):
-                    return
-                body = bytes(self._bytes[start + _HEAD.size : end])
-                start = end
-                yield _decode(number, body)
-        finally:
-            del self._bytes[:start]
+        """The frames that are complete now; raises like `next`."""
+        self.add(received)
+        while (frame := self.next()) is not None:
+            yield frame
 
 
 def _decode(number: int, body: bytes) -> Frame:

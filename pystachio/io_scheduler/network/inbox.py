@@ -7,6 +7,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from itertools import count
+from typing import NamedTuple
 
 from pystachio.errors import (
     Cancelled,
@@ -34,6 +35,14 @@ GIVEN_UP = 4096
 """Messages, of one peer, that were given up here before they were offered, and are refused when they are."""
 
 _GIVEN_UP_REASON = "the receiver gave the message up"
+
+
+class _Awaited(NamedTuple):
+    """A message that is not offered yet: who waits for it, since when, and for how long."""
+
+    future: asyncio.Future[None]
+    since: float
+    patience: float
 
 
 class Inbox:
@@ -67,7 +76,7 @@ class Inbox:
         self._last_offer = 0
         self._offers: dict[MessageKey, Offered] = {}
         self._keys: dict[int, MessageKey] = {}
-        self._awaited: dict[MessageKey, tuple[asyncio.Future[None], float]] = {}
+        self._awaited: dict[MessageKey, _Awaited] = {}
         self._messages: dict[int, IncomingMessage] = {}
         self._closed_plans: dict[str, None] = {}
         self._given_up: dict[MessageKey, None] = {}
@@ -75,24 +84,29 @@ class Inbox:
 
     @property
     def offered_messages(self) -> int:
-        """Those that nobody has asked for."""
-        return len(self._offers)
+        """Those that nobody has asked for, and that their sender has not given up."""
+        return sum(held.error is None for held in self._offers.values())
 
     def __len__(self) -> int:
         return len(self._messages)
 
-    async def offered(self, key: MessageKey) -> int:
+    async def offered(self, key: MessageKey, patience: float | None = None) -> int:
         """The length of the message, once it is offered; it is still to be received."""
-        return (await self._await_offer(key)).length
+        return (await self._await_offer(key, patience)).length
 
     async def receive(
-        self, key: MessageKey, into: Buffer | None, criticality: int, credit: CreditPool | None
+        self,
+        key: MessageKey,
+        into: Buffer | None,
+        criticality: int,
+        credit: CreditPool | None,
+        patience: float | None = None,
     ) -> Buffer:
         """The message, in `into` or in memory of the service's pool, taken when its bytes are about to move."""
         try:
-            offer = await self._await_offer(key)
+            offer = await self._await_offer(key, patience)
         except asyncio.CancelledError:
-            self._forgo(key)
+            self.decline(key)
             raise
         del self._offers[key], self._keys[offer.message]
         length = offer.length
@@ -106,7 +120,8 @@ class Inbox:
             )
             submission = await self._move(key, offer.message, request, criticality)
             into = submission.buffers[0] if into is None else into
-        self._send_frame(Received(offer.message))
+        else:
+            self._send_frame(Received(offer.message))
         return memoryview(bytearray()) if into is None else into
 
     def take_offer(self, offer: Offer) -> None:
@@ -124,8 +139,8 @@ class Inbox:
         self._offers[key] = Offered(offer)
         self._keys[offer.message] = key
         awaited = self._awaited.get(key)
-        if awaited is not None and not awaited[0].done():
-            awaited[0].set_result(None)
+        if awaited is not None and not awaited.future.done():
+            awaited.future.set_result(None)
 
     def take_withdraw(self, withdraw: Withdraw) -> None:
         error = error_of(withdraw.code, withdraw.reason, self._peer)
@@ -135,19 +150,34 @@ class Inbox:
             return
         key = self._keys.get(withdraw.message)
         if key is not None:
-            self._offers[key].error = error
+            held = self._offers[key]
+            held.error, held.withdrawn_at = error, self._timers.time()
 
     def check(self, now: float) -> None:
-        """Messages that the sender does not offer are not awaited for ever."""
-        seconds = self._limits.wait_seconds
-        for future, since in tuple(self._awaited.values()):
-            if now - since > seconds and not future.done():
+        """Messages that the sender does not offer are not awaited for ever, and what it has given up is not kept: its
+        plan may never have come here."""
+        for key, held in tuple(self._offers.items()):
+            if held.error is not None and now - held.withdrawn_at > self._limits.wait_seconds:
+                del self._offers[key], self._keys[held.offer.message]
+        for future, since, patience in tuple(self._awaited.values()):
+            if now - since > patience and not future.done():
                 future.set_exception(
                     ResourceExhausted(
-                        f"a message was not offered within {seconds:g} seconds by {self._peer}",
-                        setting="network_wait_seconds",
+                        f"a message was not offered within {patience:g} seconds by {self._peer}",
+                        setting="memory",
+                        hint="the node that sends it has no memory to make it, or does not come to it",
                     )
                 )
+
+    def decline(self, key: MessageKey) -> None:
+        """Nobody awaits the message any more, nor will. Its sender need not wait, nor its offer be kept."""
+        held = self._offers.get(key)
+        if held is not None:
+            self._refuse_offer(key, held, Cancelled(_GIVEN_UP_REASON))
+        elif key.plan_id not in self._closed_plans:
+            self._given_up[key] = None
+            if len(self._given_up) > GIVEN_UP:
+                del self._given_up[next(iter(self._given_up))]
 
     def close_plan(self, plan_id: str) -> None:
         """Refuse what the peer has offered, and will offer, of the plan."""
@@ -157,23 +187,23 @@ class Inbox:
         self._given_up = {key: None for key in self._given_up if key.plan_id != plan_id}
         for key, held in tuple(self._offers.items()):
             if key.plan_id == plan_id and key not in self._awaited:
-                self._decline(key, held, Cancelled("the plan is closed"))
-        for key, (future, _) in tuple(self._awaited.items()):
-            if key.plan_id == plan_id and not future.done():
-                future.set_exception(Cancelled("the plan is closed", plan_id=plan_id))
+                self._refuse_offer(key, held, Cancelled("the plan is closed"))
+        for key, awaited in tuple(self._awaited.items()):
+            if key.plan_id == plan_id and not awaited.future.done():
+                awaited.future.set_exception(Cancelled("the plan is closed", plan_id=plan_id))
 
     def fail(self, error: PystachioError) -> None:
         """The peer is lost."""
         self._error = error
         self._offers.clear()
         self._keys.clear()
-        for future, _ in tuple(self._awaited.values()):
-            if not future.done():
-                future.set_exception(copy_of(error))
+        for awaited in tuple(self._awaited.values()):
+            if not awaited.future.done():
+                awaited.future.set_exception(copy_of(error))
         for message in tuple(self._messages.values()):
             self._give_up(message, copy_of(error))
 
-    async def _await_offer(self, key: MessageKey) -> Offer:
+    async def _await_offer(self, key: MessageKey, patience: float | None) -> Offer:
         self._given_up.pop(key, None)
         if key not in self._offers:
             if self._error is not None:
@@ -183,7 +213,8 @@ class Inbox:
             if key in self._awaited:
                 raise InternalError(f"a message is awaited twice: {key}")
             future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-            self._awaited[key] = (future, self._timers.time())
+            seconds = self._limits.wait_seconds if patience is None else patience
+            self._awaited[key] = _Awaited(future, self._timers.time(), seconds)
             try:
                 await future
             finally:
@@ -196,17 +227,7 @@ class Inbox:
             raise held.error
         return held.offer
 
-    def _forgo(self, key: MessageKey) -> None:
-        """Whoever awaited the message has left. Its sender need not wait, nor its offer be kept."""
-        held = self._offers.get(key)
-        if held is not None:
-            self._decline(key, held, Cancelled(_GIVEN_UP_REASON))
-        elif key.plan_id not in self._closed_plans:
-            self._given_up[key] = None
-            if len(self._given_up) > GIVEN_UP:
-                del self._given_up[next(iter(self._given_up))]
-
-    def _decline(self, key: MessageKey, held: Offered, refusal: PystachioError) -> None:
+    def _refuse_offer(self, key: MessageKey, held: Offered, refusal: PystachioError) -> None:
         """Nobody will ask for what is offered."""
         del self._offers[key], self._keys[held.offer.message]
         if held.error is None:
@@ -229,10 +250,11 @@ class Inbox:
         message = IncomingMessage(
             f"{self._prefix}/{number}",
             number,
+            request.extent.length,
             data_path=self._data_path,
             next_grant=self._grants.__next__,
             count_grant=partial(self._backlog.grant, key.plan_id),
-            send_grant=self._send_frame,
+            send_frame=self._send_frame,
             refuse=self._refuse,
         )
         link, device = self._ingress
@@ -250,27 +272,40 @@ class Inbox:
         return submission
 
     async def _finish(self, message: IncomingMessage, submission: Submission) -> None:
-        ended = submission.ended
         try:
-            await asyncio.wait((ended,))
+            # Cancelling the task cancels this future, and nothing else.
+            await submission.ended
         except asyncio.CancelledError:
-            self._refuse(message, Cancelled(_GIVEN_UP_REASON))
-            self._service.abandon(submission)
-            while not ended.done():
-                with suppress(asyncio.CancelledError):
-                    await asyncio.wait((ended,))
-            # Whoever asked has left; the outcome counts as seen.
-            ended.exception()
+            await self._await_devices(message, submission)
             raise
-        error = ended.exception()
-        if error is not None:
-            typed = error if isinstance(error, PystachioError) else InternalError(f"a message did not come: {error!r}")
+        except PystachioError as error:
+            self._refuse(message, error)
+            if message.error is not None:
+                raise message.error from None
+            raise
+        except Exception as error:
+            typed = InternalError(f"a message did not come: {error!r}")
             self._refuse(message, typed)
-            raise message.error or typed
+            raise message.error or typed from error
         if self._service.history.enabled:
             now = self._service.now()
             for transfer_id in submission.transfer_ids:
                 self._service.history.consumed(transfer_id, now)
+
+    async def _await_devices(self, message: IncomingMessage, submission: Submission) -> None:
+        """Nobody wants the message any more, but its buffer is in use until the data path has let go of it."""
+        self._refuse(message, Cancelled(_GIVEN_UP_REASON))
+        ended = submission.ended
+        if ended.cancelled():
+            if submission.remaining == 0:
+                return
+            ended = submission.ended = asyncio.get_running_loop().create_future()
+            self._service.abandon(submission)
+            while not ended.done():
+                with suppress(asyncio.CancelledError):
+                    await asyncio.wait((ended,))
+        # Whoever asked has left; the outcome counts as seen.
+        ended.exception()
 
     def _give_up(self, message: IncomingMessage, error: PystachioError) -> None:
         """Nothing more of it comes, for a reason that the peer knows."""

@@ -28,6 +28,11 @@ class Liveness:
             return Health.LOST
         return Health.SUSPECT if self._silent_beats >= self._suspect_beats else Health.ALIVE
 
+    @property
+    def speaks(self) -> bool:
+        """Whether it was heard between the last two beats: it is there, and not what is left of a node that died."""
+        return self._silent_beats < 2
+
     def note_heard(self) -> None:
         self._silent_beats = 0
 

@@ -16,7 +16,7 @@ from pystachio.errors import Cancelled, PystachioError
 from pystachio.io_scheduler.core.request import LinkLimits
 from pystachio.io_scheduler.devices import Buffer, ChunkEnd, ChunkRequest
 from pystachio.io_scheduler.network.data_path import Arrival, DataPath
-from pystachio.io_scheduler.network.frames import Grant, Offer
+from pystachio.io_scheduler.network.frames import Grant, Offer, Received
 from pystachio.io_scheduler.network.refusals import copy_of
 from pystachio.io_scheduler.submission import Submission
 
@@ -73,10 +73,11 @@ class MessageDevice:
 
 @dataclass(slots=True, eq=False)
 class Offered:
-    """A message at its receiver that nobody has asked for yet; `error` once its sender has given it up."""
+    """A message at its receiver that nobody has asked for yet; `error` once its sender has given it up, when it did."""
 
     offer: Offer
     error: PystachioError | None = None
+    withdrawn_at: float = 0.0
 
 
 class IncomingMessage:
@@ -90,11 +91,12 @@ class IncomingMessage:
         self,
         path: str,
         number: int,
+        length: int,
         *,
         data_path: DataPath,
         next_grant: Callable[[], int],
         count_grant: Callable[[int], int],
-        send_grant: Callable[[Grant], None],
+        send_frame: Callable[[Grant | Received], None],
         refuse: Callable[[IncomingMessage, PystachioError], None],
     ) -> None:
         """`count_grant` is told how many bytes are asked for, and returns the backlog that the grant says."""
@@ -107,7 +109,8 @@ class IncomingMessage:
         self._data_path = data_path
         self._next_grant = next_grant
         self._count_grant = count_grant
-        self._send_grant = send_grant
+        self._send_frame = send_frame
+        self._missing = length
         self._refuse = refuse
         self._grants: dict[int, int] = {}
 
@@ -122,7 +125,7 @@ class IncomingMessage:
         if id(request) in self._grants:
             length = len(request.buffer)
             self.granted += length
-            self._send_grant(Grant(self.number, grant, request.offset, length, self._count_grant(length)))
+            self._send_frame(Grant(self.number, grant, request.offset, length, self._count_grant(length)))
 
     def abandon(self, request: ChunkRequest) -> None:
         """A chunk is given up only with all of its message."""
@@ -140,13 +143,19 @@ class IncomingMessage:
         if error is not None:
             error = copy_of(self.error or error)
         ended(ChunkEnd(arrival.transferred, self._data_path.taken, error))
+        if error is None:
+            self._missing -= arrival.transferred
+            if not self._missing and self.error is None and not self.is_refused:
+                # At once, together with the grants that follow: its sender need not wait for this node's turns.
+                self._send_frame(Received(self.number))
 
 
 @dataclass(slots=True, eq=False)
 class OutgoingMessage:
     """A message at its sender. `ended` is done when its buffer is used no more and its fate is known.
 
-    `progress_at` is when the receiver was last heard of it, `granted` how much of it was asked for.
+    `progress_at` is when the receiver was last heard of it, `patience` how many seconds it may then be silent, and
+    `granted` how much of it was asked for.
     """
 
     number: int
@@ -155,6 +164,7 @@ class OutgoingMessage:
     criticality: int
     ended: asyncio.Future[None]
     progress_at: float
+    patience: float
     granted: int = 0
     moving: dict[int, tuple[GrantedPart, Submission]] = field(default_factory=dict)
     is_received: bool = False

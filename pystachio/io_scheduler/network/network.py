@@ -4,35 +4,40 @@ from __future__ import annotations
 
 import asyncio
 import os
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import TracebackType
 
-from pystachio.errors import NodeLost, PystachioError
+from pystachio.errors import InvalidRequest, NodeLost, PystachioError
 from pystachio.io_scheduler.client import as_bytes
 from pystachio.io_scheduler.core.request import CreditPool, Direction, Link
 from pystachio.io_scheduler.devices import Buffer, Device
 from pystachio.io_scheduler.devices.ucx import UcxWorker
 from pystachio.io_scheduler.network.backlog import Backlog
-from pystachio.io_scheduler.network.frames import INSTANCE_BYTES, Carrier
-from pystachio.io_scheduler.network.handshake import Identity
+from pystachio.io_scheduler.network.frames import INSTANCE_BYTES, Carrier, Hello
+from pystachio.io_scheduler.network.handshake import Identity, name_taken
 from pystachio.io_scheduler.network.limits import NetworkLimits
 from pystachio.io_scheduler.network.links import NetworkLink, Timers, TransferService
+from pystachio.io_scheduler.network.liveness import Health
 from pystachio.io_scheduler.network.messages import MessageDevice, MessageKey
 from pystachio.io_scheduler.network.peer import Peer, PeerStatistics
 from pystachio.io_scheduler.network.reception import Address, Reception
 from pystachio.io_scheduler.network.rendezvous import Meeting
-from pystachio.io_scheduler.network.transports import TransportChoice
+from pystachio.io_scheduler.network.tls import TlsFiles, load
+from pystachio.io_scheduler.network.transports import TransportChoice, require_tls
+from pystachio.io_scheduler.network.visits import Visit, Visits
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NetworkStatistics:
-    """`refused` counts connections that did not prove themselves or did not fit."""
+    """`refused` counts connections that did not prove themselves or did not fit, `visits` the clients there are."""
 
     address: Address | None
     carrier: Carrier
     peers: tuple[PeerStatistics, ...]
     refused: int
+    visits: int
 
 
 class Network:
@@ -40,9 +45,12 @@ class Network:
 
     `node` is this node's name, `secret` the cluster's (at least 16 bytes), `epoch` the version of its membership that
     this node knows: nodes of different epochs do not connect. `joined` is called when a peer is connected, from either
-    side, and `lost` when it is lost. `emulate` may put another device in front of each link's, to make the network
-    slower than it is. `ucx_options` are UCX's variables without their prefix: over TCP, UCX listens on every interface
-    unless they name some (`NET_DEVICES`).
+    side, `lost` when it is lost, `refused` with the address of who came and was refused, and why. `heard` is called
+    with a peer's name and each body that it tells, in order, and `visited` with each client that comes; either may
+    raise a PystachioError to end that connection. With `tls`, every
+    connection is encrypted; UCX's cannot be. `clock` is of Unix time, by which tokens expire. `emulate` may put another
+    device in front of each link's, to make the network slower than it is. `ucx_options` are UCX's variables without
+    their prefix: over TCP, UCX listens on every interface unless they name some (`NET_DEVICES`).
     """
 
     def __init__(
@@ -56,10 +64,17 @@ class Network:
         limits: NetworkLimits | None = None,
         joined: Callable[[str], None] | None = None,
         lost: Callable[[str, PystachioError], None] | None = None,
+        refused: Callable[[str, PystachioError], None] | None = None,
+        heard: Callable[[str, bytes], None] | None = None,
+        visited: Callable[[Visit], None] | None = None,
+        tls: TlsFiles | None = None,
         emulate: Callable[[Device], Device] | None = None,
         ucx_options: Mapping[str, str] | None = None,
         timers: Timers | None = None,
+        clock: Callable[[], float] = time.time,
     ) -> None:
+        if tls is not None:
+            require_tls(transport)
         self.node = node
         self.epoch = epoch
         self._service = service
@@ -70,6 +85,7 @@ class Network:
         self._backlog = Backlog(self._limits.chunk_bytes)
         self._on_joined = joined
         self._on_lost = lost
+        self._on_heard = heard
         self._ucx_options = ucx_options
         self._timers: Timers = timers if timers is not None else asyncio.get_running_loop()
         self._ingress = NetworkLink(Link("network", node, Direction.READ), MessageDevice(self._limits.ingress()))
@@ -77,7 +93,18 @@ class Network:
         for link, device in (self._ingress, self._egress):
             service.register_device(link, device if emulate is None else emulate(device))
         self._worker: UcxWorker | None = None
-        self._reception = Reception(self._identity, limits=self._limits, timers=self._timers, admit=self._admit)
+        self._visits = Visits(visited, limits=self._limits, timers=self._timers, clock=clock)
+        self._reception = Reception(
+            self._identity,
+            limits=self._limits,
+            timers=self._timers,
+            check=self._check_name,
+            admit=self._admit,
+            refuse=refused,
+            visits=self._visits,
+            clock=clock,
+            tls=None if tls is None else load(tls),
+        )
         self._peers: dict[str, Peer] = {}
         self._ranks: dict[str, int] = {}
         self._identity()
@@ -93,6 +120,7 @@ class Network:
         await self._reception.close()
         for peer in tuple(self._peers.values()):
             peer.close("the node leaves")
+        self._visits.close("the node leaves")
         if self._worker is not None:
             self._worker.close()
 
@@ -111,28 +139,52 @@ class Network:
     async def connect(self, peer: str, host: str, port: int) -> None:
         """Be connected to the node `peer`, which listens there; without effect when it is connected already.
 
-        Raises NodeLost (nobody answers, another epoch), Unauthorized (another secret, another node).
+        Raises NodeLost (nobody answers, another epoch), Unauthorized (another secret, another node), InvalidRequest
+        (the name is taken).
         """
         if peer in self._peers:
             return
         self._admit(await self._reception.connect(peer, host, port))
+
+    async def meet(self, host: str, port: int) -> str:
+        """Be connected to whichever node listens there, and return its name. Raises as `connect`."""
+        meeting = await self._reception.connect("", host, port)
+        self._admit(meeting)
+        return meeting.established.node
+
+    def suspects(self) -> frozenset[str]:
+        """The peers that have been silent for too long, but not for so long that they are lost."""
+        return frozenset(name for name, peer in self._peers.items() if peer.health is Health.SUSPECT)
 
     def disconnect(self, peer: str, reason: str) -> None:
         """The node is no member any more; what is under way with it ends with NodeLost. Idempotent."""
         if peer in self._peers:
             self._peers[peer].close(reason)
 
-    async def send(self, peer: str, key: MessageKey, buffer: Buffer, *, criticality: int = 0) -> None:
+    def tell(self, peer: str, body: bytes) -> None:
+        """The peer's `heard` is called with the body, after all that it was told before; this never waits.
+
+        Heartbeats and grants go first, so a long body delays nothing. Raises NodeLost when the peer is not connected,
+        InvalidRequest for a body over 16 MiB. When the peer is lost, nobody says what it has heard. A peer with more
+        than 16 MiB waiting when it is told more is lost, perhaps before this returns.
+        """
+        self._peer(peer).tell(body)
+
+    async def send(
+        self, peer: str, key: MessageKey, buffer: Buffer, *, criticality: int = 0, patience: float | None = None
+    ) -> None:
         """Returns when the receiver has all of `buffer`, checked; it is not used any more once this has ended.
 
-        The plan is open in the scheduler. Raises NodeLost when the peer is lost, ResourceExhausted when nobody asks for
-        the message in time, Cancelled, and whatever the receiver refuses with.
+        The plan is open in the scheduler. `patience` is how many seconds the receiver may leave the message alone,
+        `math.inf` for as long as the plan is open; None is `NetworkLimits.wait_seconds`. Raises NodeLost when the peer
+        is lost, ResourceExhausted when nobody asks for the message in time, Cancelled, and whatever the receiver
+        refuses with.
         """
-        await self._peer(peer).send(key, as_bytes(buffer), criticality)
+        await self._peer(peer).send(key, as_bytes(buffer), criticality, patience)
 
-    async def offered(self, peer: str, key: MessageKey) -> int:
+    async def offered(self, peer: str, key: MessageKey, *, patience: float | None = None) -> int:
         """Wait until the message is offered, and return its length: for who must have a buffer of his own for it."""
-        return await self._peer(peer).offered(key)
+        return await self._peer(peer).offered(key, patience)
 
     async def receive(
         self,
@@ -142,15 +194,22 @@ class Network:
         *,
         criticality: int = 0,
         credit: CreditPool | None = None,
+        patience: float | None = None,
     ) -> Buffer:
         """The message as bytes: in `into`, which is as long, or else in memory of the scheduler's pool.
 
-        Nothing is written to the memory once this has ended, however it ends. Raises like `send`, and DataError when
-        the message has another length or arrived damaged. Cancelling it gives the message up, even before it is
+        `patience` is how many seconds the sender may take to offer the message, as in `send`. Nothing is written to the
+        memory once this has ended, however it ends. Raises like `send`, and DataError when the message has another
+        length or arrived damaged. Cancelling it gives the message up, even before it is
         offered: its sender is refused, unless somebody here asks for it again in time.
         """
         destination = None if into is None else as_bytes(into)
-        return await self._peer(peer).receive(key, destination, criticality, credit)
+        return await self._peer(peer).receive(key, destination, criticality, credit, patience)
+
+    def decline(self, peer: str, key: MessageKey) -> None:
+        """Nobody here will ask for the message: its sender is refused, now or when it is offered."""
+        if peer in self._peers:
+            self._peers[peer].decline(key)
 
     def close_plan(self, plan_id: str) -> None:
         """Nothing of the plan is wanted any more: what waits ends with Cancelled, what comes is refused.
@@ -166,6 +225,7 @@ class Network:
             carrier=self._carrier,
             peers=tuple(self._peers[name].statistics() for name in sorted(self._peers)),
             refused=self._reception.refused,
+            visits=len(self._visits),
         )
 
     def _peer(self, name: str) -> Peer:
@@ -178,6 +238,12 @@ class Network:
         return Identity(
             node=self.node, instance=self._instance, epoch=self.epoch, carrier=self._carrier, secret=self._secret
         )
+
+    def _check_name(self, hello: Hello) -> None:
+        """Who has started anew takes the place of what is left of its old self, as soon as that is silent."""
+        known = self._peers.get(hello.node)
+        if known is not None and known.instance != hello.instance and known.speaks:
+            raise name_taken(hello.node)
 
     def _admit(self, meeting: Meeting) -> None:
         """The newer connection to a node counts, except when both connected at once: then that of the lesser name.
@@ -198,8 +264,11 @@ class Network:
         self._ranks.clear()
         if known is not None:
             known.close("the node has connected again")
+            if self._on_lost is not None:
+                # What either end has told the other on the old connection may not have arrived.
+                self._on_lost(name, NodeLost("the node has connected again", node=name))
         peer.start()
-        if self._on_joined is not None and known is None and peer.error is None:
+        if self._on_joined is not None and peer.error is None:
             self._on_joined(name)
 
     def _make_peer(self, meeting: Meeting) -> Peer:
@@ -214,12 +283,18 @@ class Network:
             limits=self._limits,
             timers=self._timers,
             rank=self._rank,
+            heard=self._hear,
             lost=self._note_lost,
             make_path=meeting.make_path,
         )
 
     def _keeps(self, known: Peer, name: str) -> bool:
         return known.is_initiator == (self.node < name)
+
+    def _hear(self, peer: str, body: bytes) -> None:
+        if self._on_heard is None:
+            raise InvalidRequest("nobody here listens to other nodes")
+        self._on_heard(peer, body)
 
     def _note_lost(self, peer: Peer, error: PystachioError) -> None:
         if self._peers.get(peer.name) is peer:

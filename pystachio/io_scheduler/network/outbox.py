@@ -53,26 +53,35 @@ class Outbox:
     def __len__(self) -> int:
         return len(self._messages)
 
-    async def send(self, key: MessageKey, buffer: Buffer, criticality: int) -> None:
+    async def send(self, key: MessageKey, buffer: Buffer, criticality: int, patience: float | None = None) -> None:
         """Returns when the peer's receiver has all of it, checked. The buffer is not used once this has ended."""
         if len(buffer) > self._limits.message_bytes:
             raise InvalidRequest(f"a message is too long: {len(buffer):,} of {self._limits.message_bytes:,} bytes")
         number = next(self._numbers)
         ended = asyncio.get_running_loop().create_future()
-        message = OutgoingMessage(number, key, buffer, criticality, ended, self._timers.time())
+        seconds = self._limits.wait_seconds if patience is None else patience
+        message = OutgoingMessage(number, key, buffer, criticality, ended, self._timers.time(), seconds)
         self._send_frame(Offer(number, len(buffer), key.sequence, key.plan_id, key.operator))
         self._messages[number] = message
         try:
-            await asyncio.wait((ended,))
+            # Cancelling the task cancels this future, and nothing else.
+            await ended
         except asyncio.CancelledError:
-            self._give_up(message, Cancelled("the sender gave the message up"))
-            while not ended.done():
-                with suppress(asyncio.CancelledError):
-                    await asyncio.wait((ended,))
+            if ended.cancelled():
+                await self._await_end(message)
             raise
         finally:
             del self._messages[number]
-        ended.result()
+
+    async def _await_end(self, message: OutgoingMessage) -> None:
+        """Nobody waits for the message any more, but its buffer is in use until nothing of it moves."""
+        ended = message.ended = asyncio.get_running_loop().create_future()
+        self._give_up(message, Cancelled("the sender gave the message up"))
+        # It may have ended between the cancellation and now.
+        message.settle()
+        while not ended.done():
+            with suppress(asyncio.CancelledError):
+                await asyncio.wait((ended,))
 
     def take_grant(self, grant: Grant) -> None:
         message = self._messages.get(grant.message)
@@ -108,13 +117,13 @@ class Outbox:
 
     def check(self, now: float) -> None:
         """Messages that the receiver does not ask for do not wait for ever, nor do grants behind longer backlogs."""
-        seconds = self._limits.wait_seconds
         for message in tuple(self._messages.values()):
             self._hasten(message, now)
-            if not message.moving and now - message.progress_at > seconds:
+            if not message.moving and now - message.progress_at > message.patience:
                 error = ResourceExhausted(
-                    f"a message was not asked for within {seconds:g} seconds by {self._peer}",
-                    setting="network_wait_seconds",
+                    f"a message was not asked for within {message.patience:g} seconds by {self._peer}",
+                    setting="memory",
+                    hint="the node that is to receive it has no memory for it, or does not come to it",
                 )
                 self._give_up(message, error)
 

@@ -16,9 +16,12 @@ from pystachio.errors import NodeLost, PystachioError
 from pystachio.io_scheduler.core.request import CreditPool
 from pystachio.io_scheduler.devices import Buffer
 from pystachio.io_scheduler.network.backlog import Backlog
+from pystachio.io_scheduler.network.bodies import BodyReader
+from pystachio.io_scheduler.network.conversation import require_short
 from pystachio.io_scheduler.network.data_path import DataPath
 from pystachio.io_scheduler.network.frame_connection import FrameConnection
 from pystachio.io_scheduler.network.frames import (
+    BodyPart,
     Data,
     Frame,
     Goodbye,
@@ -66,10 +69,13 @@ class Peer:
         limits: NetworkLimits,
         timers: Timers,
         rank: Callable[[str], int],
+        heard: Callable[[str, bytes], None],
         lost: Callable[[Peer, PystachioError], None],
         make_path: Callable[[Callable[[PystachioError], None]], DataPath],
     ) -> None:
         """`make_path` is given what to call when the path breaks; `backlog` is the node's, of all its peers.
+
+        `heard` is told the peer's name and a body of it; a PystachioError that it raises ends the peer.
 
         Raises NodeLost when the path cannot be made.
         """
@@ -80,6 +86,8 @@ class Peer:
         self._control = control
         self._timers = timers
         self._beat_seconds = limits.heartbeat_seconds
+        self._heard = heard
+        self._bodies = BodyReader()
         self._lost = lost
         self._path = make_path(self.fail)
         self._liveness = Liveness(
@@ -119,19 +127,33 @@ class Peer:
         if self.error is None:
             self._beat()
 
-    async def send(self, key: MessageKey, buffer: Buffer, criticality: int) -> None:
+    def tell(self, body: bytes) -> None:
         self._require()
-        await self._outbox.send(key, buffer, criticality)
+        require_short(body)
+        self._control.tell(body)
 
-    async def offered(self, key: MessageKey) -> int:
+    async def send(self, key: MessageKey, buffer: Buffer, criticality: int, patience: float | None) -> None:
         self._require()
-        return await self._inbox.offered(key)
+        await self._outbox.send(key, buffer, criticality, patience)
+
+    async def offered(self, key: MessageKey, patience: float | None) -> int:
+        self._require()
+        return await self._inbox.offered(key, patience)
 
     async def receive(
-        self, key: MessageKey, into: Buffer | None, criticality: int, credit: CreditPool | None
+        self,
+        key: MessageKey,
+        into: Buffer | None,
+        criticality: int,
+        credit: CreditPool | None,
+        patience: float | None,
     ) -> Buffer:
         self._require()
-        return await self._inbox.receive(key, into, criticality, credit)
+        return await self._inbox.receive(key, into, criticality, credit, patience)
+
+    def decline(self, key: MessageKey) -> None:
+        if self.error is None:
+            self._inbox.decline(key)
 
     def close_plan(self, plan_id: str) -> None:
         if self.error is None:
@@ -158,10 +180,18 @@ class Peer:
         self._inbox.fail(error)
         self._lost(self, error)
 
+    @property
+    def health(self) -> Health:
+        return self._liveness.health if self.error is None else Health.LOST
+
+    @property
+    def speaks(self) -> bool:
+        return self.error is None and self._liveness.speaks
+
     def statistics(self) -> PeerStatistics:
         return PeerStatistics(
             name=self.name,
-            health=self._liveness.health if self.error is None else Health.LOST,
+            health=self.health,
             offered=self._inbox.offered_messages,
             incoming=len(self._inbox),
             outgoing=len(self._outbox),
@@ -188,8 +218,12 @@ class Peer:
                 self._outbox.take_refuse(frame)
             case Withdraw():
                 self._inbox.take_withdraw(frame)
+            case BodyPart():
+                body = self._bodies.take(frame)
+                if body is not None:
+                    self._heard(self.name, body)
             case Goodbye(reason):
-                raise NodeLost(f"the node has left: {reason}")
+                self.fail(NodeLost(f"the node has left: {reason}"))
             case _:
                 raise NodeLost(f"a frame of the handshake came after it: {type(frame).__name__}")
 

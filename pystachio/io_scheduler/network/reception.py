@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
-from typing import NamedTuple
+import socket
+import ssl
+from collections.abc import Callable, Coroutine
+from functools import partial
+from typing import NamedTuple, TypeVar
 
+from pystachio.endpoint import Endpoint
 from pystachio.errors import InternalError, InvalidRequest, NodeLost, PystachioError, Unauthorized
 from pystachio.io_scheduler.devices.ucx import UcxWorker
 from pystachio.io_scheduler.network.frame_connection import FrameConnection
-from pystachio.io_scheduler.network.frames import Role
+from pystachio.io_scheduler.network.frames import Hello, Role
 from pystachio.io_scheduler.network.handshake import Established, Identity
 from pystachio.io_scheduler.network.limits import NetworkLimits
 from pystachio.io_scheduler.network.links import Timers
@@ -22,6 +26,11 @@ from pystachio.io_scheduler.network.rendezvous import (
     tcp_path,
     ucx_path,
 )
+from pystachio.io_scheduler.network.tls import TlsArrival, TlsContexts, encrypt
+from pystachio.io_scheduler.network.tokens import parse_credential
+from pystachio.io_scheduler.network.visits import Visits
+
+C = TypeVar("C")
 
 
 class Address(NamedTuple):
@@ -30,7 +39,11 @@ class Address(NamedTuple):
 
 
 class Reception:
-    """`admit` is called with each meeting of a node that came by itself. `worker` carries the data where UCX does."""
+    """`admit` is called with each meeting of a node that came by itself; clients go to `visits`. `check` may refuse a
+    node that has proved itself; `refuse` is told of whoever was refused, with its address.
+
+    `clock` is of Unix time. `worker` carries the data where UCX does.
+    """
 
     def __init__(
         self,
@@ -38,14 +51,24 @@ class Reception:
         *,
         limits: NetworkLimits,
         timers: Timers,
+        check: Callable[[Hello], None],
         admit: Callable[[Meeting], None],
+        refuse: Callable[[str, PystachioError], None] | None = None,
+        visits: Visits,
+        clock: Callable[[], float],
+        tls: TlsContexts | None,
     ) -> None:
         self.worker: UcxWorker | None = None
         self.refused = 0
         self._identity = identity
         self._limits = limits
         self._timers = timers
+        self._check_node = check
         self._admit = admit
+        self._refuse = refuse
+        self._visits = visits
+        self._clock = clock
+        self._tls = tls
         self._server: asyncio.Server | None = None
         self._guests: set[asyncio.Task[None]] = set()
         self._data_awaited: dict[tuple[str, int], asyncio.Future[FrameConnection]] = {}
@@ -64,7 +87,11 @@ class Reception:
         if self._server is not None:
             raise InternalError("a node listens once")
         loop = asyncio.get_running_loop()
-        self._server = await loop.create_server(lambda: FrameConnection(self._welcome), host, port)
+        make = partial(FrameConnection, self._welcome)
+        if self._tls is None:
+            self._server = await loop.create_server(make, host, port)
+        else:
+            self._server = await loop.create_server(partial(TlsArrival, self._welcome_encrypted), host, port)
         address = self.address
         assert address is not None, "it listens"
         return address
@@ -75,7 +102,7 @@ class Reception:
             async with asyncio.timeout(self._limits.handshake_seconds):
                 return await self._meet(peer, host, port)
         except TimeoutError as error:
-            raise NodeLost(f"a node does not answer: {host}:{port}", node=peer) from error
+            raise NodeLost(f"a node does not answer: {Endpoint(host, port)}", node=peer) from error
 
     async def close(self) -> None:
         """Nobody comes any more; who is being examined is sent away."""
@@ -90,14 +117,16 @@ class Reception:
         identity = self._identity()
         opened: list[FrameConnection] = []
         try:
-            opened.append(control := await connect_frames(host, port, peer))
+            tls = None if self._tls is None else self._tls.connecting
+            opened.append(control := await connect_frames(host, port, peer, tls))
             established = await introduce(control, identity, peer=peer, role=Role.CONTROL)
             if self.worker is not None:
                 make = await self._ucx_path(self.worker, control, established, identity.epoch, is_initiator=True)
                 return Meeting(established, control, None, True, make)
-            opened.append(data := await connect_frames(host, port, peer))
-            await introduce(data, identity, peer=peer, role=Role.DATA, session=established.session)
-            return Meeting(established, control, data, True, self._tcp_path(data, established, identity.epoch))
+            opened.append(data := await connect_frames(host, port, peer, tls))
+            await introduce(data, identity, peer=established.node, role=Role.DATA, session=established.session)
+            make = self._tcp_path(control, data, established, identity.epoch, is_initiator=True)
+            return Meeting(established, control, data, True, make)
         except BaseException:
             for connection in opened:
                 connection.fail(NodeLost("the connection was given up"))
@@ -105,37 +134,70 @@ class Reception:
 
     def _welcome(self, connection: FrameConnection) -> None:
         """Somebody has connected."""
+        if not self._take_in(self._examine, connection):
+            connection.fail(NodeLost("too many connections at once"))
+
+    def _welcome_encrypted(self, taken: socket.socket) -> None:
+        """Somebody has connected, who counts from now on, and is to begin with TLS."""
+        if not self._take_in(self._encrypt, taken):
+            taken.close()
+
+    def _take_in(self, examine: Callable[[C], Coroutine[object, object, None]], who: C) -> bool:
         if len(self._guests) >= self._limits.strangers:
             self.refused += 1
-            connection.fail(NodeLost("too many connections at once"))
-            return
-        guest = asyncio.get_running_loop().create_task(self._examine(connection))
+            return False
+        guest = asyncio.get_running_loop().create_task(examine(who))
         self._guests.add(guest)
         guest.add_done_callback(self._guests.discard)
+        return True
+
+    async def _encrypt(self, taken: socket.socket) -> None:
+        assert self._tls is not None, "it listens so"
+        connection, address = FrameConnection(), _address_of(taken)
+        try:
+            await encrypt(taken, connection, self._tls, self._limits.handshake_seconds)
+        except OSError as error:  # what TLS raises, too
+            self._note_refused(address, _refusal_under_tls(error))
+            return
+        await self._examine(connection)
 
     async def _examine(self, connection: FrameConnection) -> None:
         try:
             async with asyncio.timeout(self._limits.handshake_seconds):
                 await self._receive(connection)
         except (PystachioError, TimeoutError) as error:
-            self.refused += 1
-            connection.fail(error if isinstance(error, PystachioError) else NodeLost("a node said too little"))
+            refusal = error if isinstance(error, PystachioError) else NodeLost("a node said too little")
+            self._note_refused(connection.address, refusal)
+            connection.fail(refusal)
         except BaseException:
             connection.fail(InternalError("the connection was given up"))
             raise
 
+    def _note_refused(self, address: str, refusal: PystachioError) -> None:
+        self.refused += 1
+        if self._refuse is not None:
+            self._refuse(address, refusal)
+
     async def _receive(self, connection: FrameConnection) -> None:
         identity = self._identity()
-        hello, established = await examine(connection, identity)
-        if hello.role == Role.DATA:
+        hello, established = await examine(connection, identity, now=self._clock(), check=self._check)
+        if established.credential is not None:
+            self._visits.admit(connection, established.credential)
+        elif hello.role == Role.DATA:
             self._hand_over(connection, (established.node, hello.session))
         elif self.worker is not None:
             make = await self._ucx_path(self.worker, connection, established, identity.epoch, is_initiator=False)
             self._admit(Meeting(established, connection, None, False, make))
         else:
             data = await self._data_connection(established)
-            make = self._tcp_path(data, established, identity.epoch)
+            make = self._tcp_path(connection, data, established, identity.epoch, is_initiator=False)
             self._admit(Meeting(established, connection, data, False, make))
+
+    def _check(self, hello: Hello) -> None:
+        if hello.role == Role.CLIENT:
+            self._visits.check(parse_credential(hello.credential))
+        elif hello.role == Role.CONTROL:
+            self._check_node(hello)
 
     def _hand_over(self, connection: FrameConnection, name: tuple[str, int]) -> None:
         """To the control connection of the same session, which waits for it."""
@@ -153,9 +215,24 @@ class Reception:
         finally:
             del self._data_awaited[name]
 
-    def _tcp_path(self, data: FrameConnection, established: Established, epoch: int) -> MakePath:
-        patience = self._limits.give_up_seconds
-        return tcp_path(data, established, epoch, timers=self._timers, give_up_seconds=patience)
+    def _tcp_path(
+        self,
+        control: FrameConnection,
+        data: FrameConnection,
+        established: Established,
+        epoch: int,
+        *,
+        is_initiator: bool,
+    ) -> MakePath:
+        return tcp_path(
+            control,
+            data,
+            established,
+            epoch,
+            is_initiator=is_initiator,
+            timers=self._timers,
+            give_up_seconds=self._limits.give_up_seconds,
+        )
 
     async def _ucx_path(
         self, worker: UcxWorker, control: FrameConnection, established: Established, epoch: int, *, is_initiator: bool
@@ -169,3 +246,18 @@ class Reception:
             timers=self._timers,
             give_up_seconds=self._limits.give_up_seconds,
         )
+
+
+def _address_of(taken: socket.socket) -> str:
+    """The other end, for messages; empty when it has gone already."""
+    try:
+        return str(Endpoint(*taken.getpeername()[:2]))
+    except OSError:
+        return ""
+
+
+def _refusal_under_tls(error: OSError) -> PystachioError:
+    """Whether it speaks no TLS of ours, or has only gone."""
+    if isinstance(error, ssl.SSLError) and not isinstance(error, ssl.SSLEOFError):
+        return Unauthorized(f"it does not begin with TLS of our authority: {error.reason or error}")
+    return NodeLost(f"it has not ended its TLS handshake: {error}")

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import os
+import ssl
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from pystachio.errors import NodeLost, PystachioError
+from pystachio.endpoint import Endpoint
+from pystachio.errors import NodeLost, PystachioError, Unauthorized
 from pystachio.io_scheduler.devices.ucx import UcxWorker
 from pystachio.io_scheduler.network.data_path import DataPath
 from pystachio.io_scheduler.network.frame_connection import FrameConnection
@@ -15,6 +17,7 @@ from pystachio.io_scheduler.network.frames import NONCE_BYTES, DataAddress, Hell
 from pystachio.io_scheduler.network.handshake import Established, Identity, Initiator, Listener
 from pystachio.io_scheduler.network.links import Timers
 from pystachio.io_scheduler.network.refusals import code_of
+from pystachio.io_scheduler.network.seal import make_seals
 from pystachio.io_scheduler.network.tcp_path import TcpPath
 from pystachio.io_scheduler.network.ucx_path import UcxPath
 
@@ -38,55 +41,87 @@ class Meeting:
             self.data.close(reason)
 
 
-async def connect_frames(host: str, port: int, node: str) -> FrameConnection:
-    """Raises NodeLost when nobody listens there."""
+async def connect_frames(host: str, port: int, node: str, tls: ssl.SSLContext | None = None) -> FrameConnection:
+    """Raises NodeLost when nobody listens there, Unauthorized for a certificate of another authority."""
+    loop = asyncio.get_running_loop()
     try:
-        _, connection = await asyncio.get_running_loop().create_connection(FrameConnection, host, port)
+        _, connection = await loop.create_connection(FrameConnection, host, port, ssl=tls)
+    except ssl.SSLCertVerificationError as error:
+        raise Unauthorized(
+            f"a node's certificate is not of our authority ({error.verify_message}): {Endpoint(host, port)}",
+            hint="every certificate of a cluster is signed by the authority in its TLS settings",
+            node=node,
+        ) from error
     except OSError as error:
-        raise NodeLost(f"a node cannot be reached ({error}): {host}:{port}", node=node) from error
+        raise NodeLost(f"a node cannot be reached ({error}): {Endpoint(host, port)}", node=node) from error
     return connection
 
 
 async def introduce(
-    connection: FrameConnection, identity: Identity, *, peer: str, role: Role, session: int = 0
+    connection: FrameConnection,
+    identity: Identity,
+    *,
+    peer: str,
+    role: Role,
+    session: int = 0,
+    credential: str = "",
 ) -> Established:
     """The initiator's side of the handshake. The connection is closed when it fails."""
-    initiator = Initiator(identity, peer=peer, role=role, session=session, nonce=os.urandom(NONCE_BYTES))
+    nonce = os.urandom(NONCE_BYTES)
+    initiator = Initiator(identity, peer=peer, role=role, session=session, nonce=nonce, credential=credential)
     try:
         connection.send(initiator.hello())
         connection.send(initiator.proof(await connection.receive()))
-        return initiator.established(await connection.receive())
+        established = initiator.established(await connection.receive())
     except PystachioError as error:
         connection.fail(error)
         raise
+    connection.secure(make_seals(established.key, b"frames", is_initiator=True))
+    return established
 
 
-async def examine(connection: FrameConnection, identity: Identity) -> tuple[Hello, Established]:
-    """The listener's side; whoever fails is told why and disconnected."""
-    listener = Listener(identity, nonce=os.urandom(NONCE_BYTES))
+async def examine(
+    connection: FrameConnection, identity: Identity, *, now: float, check: Callable[[Hello], None]
+) -> tuple[Hello, Established]:
+    """The listener's side; whoever fails is told why and disconnected. `check` may refuse who has proved himself.
+
+    `now` is the Unix time. There is no other turn of the loop between the `check` and the return.
+    """
+    listener = Listener(identity, nonce=os.urandom(NONCE_BYTES), now=now)
     try:
         connection.send(listener.challenge(await connection.receive()))
         hello, welcome, established = listener.established(await connection.receive())
+        check(hello)
     except PystachioError as error:
-        connection.send(Refusal(code_of(error), error.message))
+        connection.send(Refusal(code_of(error), str(error)))
         connection.close("refused")
         raise
     connection.send(welcome)
+    connection.secure(make_seals(established.key, b"frames", is_initiator=False))
     return hello, established
 
 
 def tcp_path(
-    data: FrameConnection, established: Established, epoch: int, *, timers: Timers, give_up_seconds: float
+    control: FrameConnection,
+    data: FrameConnection,
+    established: Established,
+    epoch: int,
+    *,
+    is_initiator: bool,
+    timers: Timers,
+    give_up_seconds: float,
 ) -> MakePath:
-    """The data connection's handshake is over; from here on it carries data."""
+    """The data connection's handshake is over; from here on it carries data. `established` is of the control's."""
 
     def make(lost: Callable[[PystachioError], None]) -> DataPath:
         path = TcpPath(
             session=established.session,
             epoch=epoch,
+            seals=make_seals(established.key, b"data", is_initiator=is_initiator),
             node=established.node,
             timers=timers,
             give_up_seconds=give_up_seconds,
+            flush=control.flush,
             lost=lost,
         )
         path.run(data.detach())

@@ -1,12 +1,15 @@
 """Data over a TCP connection of its own: headers, each followed by its bytes, received straight into their buffer.
 
 The control connection is another one, so that a grant or a heartbeat never waits behind bulk data.
+
+Headers are sealed (`seal`): nobody else can put one there, change one, or send one again. Their bytes are not. XXH3
+finds damage and no intent: who can change what passes on the network can change bytes so that the checksum still fits.
+Where that must not be possible, use TLS.
 """
 
 from __future__ import annotations
 
 import asyncio
-import socket
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -21,10 +24,11 @@ from pystachio.io_scheduler.network.data_path import Arrival, Arrived, Sent
 from pystachio.io_scheduler.network.frames import DATA_BYTES, Data, decode_data, encode_data
 from pystachio.io_scheduler.network.links import Timers
 from pystachio.io_scheduler.network.refusals import error_of
+from pystachio.io_scheduler.network.seal import MAC_BYTES, Seals
+from pystachio.io_scheduler.network.unsent import UnsentLimit
 
-UNSENT_BYTES = 512 << 10
-"""What the kernel may hold that is not on its way yet: an urgent chunk waits behind it."""
 _SINK_BYTES = 64 << 10
+_HEADER_BYTES = DATA_BYTES + MAC_BYTES
 
 
 @dataclass(slots=True, eq=False)
@@ -38,8 +42,7 @@ class _Expected:
 
 @dataclass(slots=True, eq=False)
 class _Outgoing:
-    grant: int
-    header: bytes
+    data: Data
     buffer: memoryview
     sent: Sent
 
@@ -54,23 +57,29 @@ class TcpPath(asyncio.BufferedProtocol):
         *,
         session: int,
         epoch: int,
+        seals: Seals,
         node: str,
         timers: Timers,
         give_up_seconds: float,
+        flush: Callable[[], None],
         lost: Callable[[PystachioError], None],
     ) -> None:
+        """`flush` sends what waits to be sent on the control connection: nothing waits for data to be written."""
         self._session = session
         self._epoch = epoch
+        self._seals = seals
         self._node = node
         self._timers = timers
         self._give_up_seconds = give_up_seconds
+        self._flush = flush
         self._lost = lost
         self._transport: asyncio.Transport | None = None
+        self._unsent = UnsentLimit(None, 0.0)
         self._error: PystachioError | None = None
         self._expected: dict[int, _Expected] = {}
         self._queue: deque[_Outgoing] = deque()
         self._writing: _Outgoing | None = None
-        self._header = bytearray(DATA_BYTES)
+        self._header = bytearray(_HEADER_BYTES)
         self._sink = memoryview(bytearray(_SINK_BYTES))
         self._filled = 0
         self._data: Data | None = None
@@ -82,9 +91,7 @@ class TcpPath(asyncio.BufferedProtocol):
         """Take the connection over from the handshake."""
         self._transport = transport
         transport.set_write_buffer_limits(high=0)
-        connection = transport.get_extra_info("socket")
-        if connection is not None and hasattr(socket, "TCP_NOTSENT_LOWAT"):
-            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, UNSENT_BYTES)
+        self._unsent = UnsentLimit(transport.get_extra_info("socket"), self._timers.time())
         transport.set_protocol(self)
 
     # Receiving.
@@ -121,9 +128,9 @@ class TcpPath(asyncio.BufferedProtocol):
     def buffer_updated(self, nbytes: int) -> None:
         start, self._filled = self._filled, self._filled + nbytes
         if self._data is None:
-            if self._filled == DATA_BYTES:
+            if self._filled == _HEADER_BYTES:
                 self._filled = 0
-                self._begin(decode_data(self._header))
+                self._open_header()
             return
         if self._target is not None and self._target.arrived is not None:
             # While the bytes are in the processor's cache.
@@ -133,6 +140,15 @@ class TcpPath(asyncio.BufferedProtocol):
 
     def take(self, data: Data) -> None:
         self._break("a node sent data without their bytes")
+
+    def _open_header(self) -> None:
+        header = self._header[:DATA_BYTES]
+        try:
+            self._seals.incoming.check(header, self._header[DATA_BYTES:])
+        except DataError as error:
+            self._break(f"a node broke the protocol: {error.message}")
+            return
+        self._begin(decode_data(header))
 
     def _begin(self, data: Data) -> None:
         expected = self._expected.get(data.grant)
@@ -161,6 +177,17 @@ class TcpPath(asyncio.BufferedProtocol):
         if problem is None and (not data.is_checked or self._checksum.intdigest() != data.checksum):
             problem = DataError("data arrived damaged: the checksum differs", node=self._node)
         _tell(expected, Arrival(data.length, problem))
+        self._let_loop_turn()
+
+    def _let_loop_turn(self) -> None:
+        """Event loops read on as long as bytes are there: what follows from these, and others' frames, would wait."""
+        if self._error is None and self._transport is not None:
+            self._transport.pause_reading()
+            self._timers.call_later(0.0, self._read_on)
+
+    def _read_on(self) -> None:
+        if self._error is None and self._transport is not None:
+            self._transport.resume_reading()
 
     # Sending.
 
@@ -173,15 +200,15 @@ class TcpPath(asyncio.BufferedProtocol):
             return
         checksum = xxh3_64(buffer).intdigest()
         data = Data(len(buffer), 0, True, grant, self._session, self._epoch, checksum)
-        self._queue.append(_Outgoing(grant, encode_data(data), buffer, sent))
+        self._queue.append(_Outgoing(data, buffer, sent))
         self._write_queued()
 
     def take_back(self, grant: int) -> None:
         writing = self._writing
-        if writing is not None and writing.grant == grant:
+        if writing is not None and writing.data.grant == grant:
             self._timers.call_later(self._give_up_seconds, partial(self._close_unread, writing))
         for outgoing in self._queue:
-            if outgoing.grant == grant:
+            if outgoing.data.grant == grant:
                 self._queue.remove(outgoing)
                 outgoing.sent(Cancelled("the sender gave the data up"))
                 return
@@ -193,11 +220,11 @@ class TcpPath(asyncio.BufferedProtocol):
     def void(self, grant: int, code: int) -> None:
         # Headers alone are few and small: the transport may buffer them.
         if self._error is None and self._transport is not None:
-            header = encode_data(Data(0, code, False, grant, self._session, self._epoch, 0))
+            data = Data(0, code, False, grant, self._session, self._epoch, 0)
             if self._writing is None:
-                self._transport.write(header)
+                self._transport.write(self._seal(data))
             else:
-                self._queue.append(_Outgoing(grant, header, memoryview(b""), _ignore))
+                self._queue.append(_Outgoing(data, memoryview(b""), _ignore))
 
     def pause_writing(self) -> None:
         """What the kernel did not take waits in the transport; `_write_queued` sees it."""
@@ -210,13 +237,22 @@ class TcpPath(asyncio.BufferedProtocol):
 
     def _write_queued(self) -> None:
         transport = self._transport
-        while self._queue and self._writing is None and self._error is None and transport is not None:
+        while self._queue and self._writing is None and transport is not None:
+            self._flush()
+            if self._error is not None:
+                return  # the control connection ended at it, and this one with it
             outgoing = self._queue.popleft()
             self._writing = outgoing
-            transport.writelines((outgoing.header, outgoing.buffer))
+            self._unsent.note(outgoing.data.length, self._timers.time())
+            transport.writelines((self._seal(outgoing.data), outgoing.buffer))
             if transport.get_write_buffer_size() == 0 and self._writing is outgoing:
                 self._writing = None
                 outgoing.sent(None)
+
+    def _seal(self, data: Data) -> bytes:
+        """The header, as it is written: what is taken back before has no turn."""
+        header = encode_data(data)
+        return header + self._seals.outgoing.mac(header)
 
     # The end.
 

@@ -6,7 +6,7 @@ import os
 from dataclasses import dataclass
 from typing import Literal
 
-from pystachio.errors import Unsupported
+from pystachio.errors import InvalidRequest, Unsupported
 from pystachio.io_scheduler.devices.ucx_library import UcxReport, ucx_report
 from pystachio.io_scheduler.network.frames import Carrier
 
@@ -30,14 +30,20 @@ class TransportChoice:
         return ""
 
 
-def choose_transport(name: TransportName = "auto", report: UcxReport | None = None) -> TransportChoice:
+def choose_transport(
+    name: TransportName = "auto", report: UcxReport | None = None, *, with_tls: bool = False
+) -> TransportChoice:
     """`auto` is UCX where it has RDMA or reaches GPUs' memory, else TCP, which is faster than UCX's TCP.
 
-    Asking UCX takes 0.4 s, unless there is a `report` already. Raises Unsupported for what was demanded and is not
-    there.
+    Asking UCX takes 0.4 s, unless there is a `report` already. `with_tls`, it is TCP. Raises Unsupported for what was
+    demanded and is not there, InvalidRequest for what cannot be under TLS.
     """
     if name == "tcp":
         return TransportChoice(Carrier.TCP, "asked for", report)
+    if name == "auto" and with_tls:
+        return TransportChoice(Carrier.TCP, "UCX's data cannot be under TLS", report)
+    if with_tls:
+        raise _no_tls()
     report = report if report is not None else ucx_report()
     usable = report.version is not None and report.problem is None
     if name != "auto" and not usable:
@@ -55,3 +61,16 @@ def choose_transport(name: TransportName = "auto", report: UcxReport | None = No
     if usable and report.has_gpu_memory:
         return TransportChoice(Carrier.UCX, "UCX reaches GPUs' memory", report)
     return TransportChoice(Carrier.TCP, "UCX has no RDMA here" if usable else f"UCX: {report.problem}", report)
+
+
+def require_tls(choice: TransportChoice) -> None:
+    """Raises InvalidRequest when it cannot be under TLS."""
+    if choice.carrier is Carrier.UCX:
+        raise _no_tls()
+
+
+def _no_tls() -> InvalidRequest:
+    return InvalidRequest(
+        "UCX's data cannot be under TLS: network_transport asks for UCX, and network_tls for TLS",
+        hint="set network_transport to tcp, or leave network_tls out",
+    )

@@ -1,8 +1,9 @@
 """Data over UCX: each grant is a tagged receive, posted before the grant is sent; headers go by the control connection.
 
 UCX authenticates nobody and matches by tag alone, so tags are counted from a random 64-bit number that only the two
-nodes know, and the bytes count only with their header. A posted receive cannot be taken back: a grant that nobody wants
-any more ends when the sender has answered it, or with the connection.
+nodes know, and the bytes count only with their header, which is sealed like every frame; its checksum finds damage and
+no intent, as with `tcp_path`. A posted receive cannot be taken back: a grant that nobody wants any more ends when the
+sender has answered it, or with the connection.
 """
 
 from __future__ import annotations
@@ -93,11 +94,11 @@ class UcxPath:
         if self._error is not None:
             sent(self._error)
             return
+        # The bytes go first: the receiver's UCX asks for them while their header is made.
+        self._connection.send(buffer, _tag(self._send_tags, grant), sent)
         # Device memory is not read back for a checksum: what carries it has its own.
         checksum = xxh3_64_intdigest(buffer) if isinstance(buffer, memoryview) else None
-        data = Data(len(buffer), 0, checksum is not None, grant, self._session, self._epoch, checksum or 0)
-        self._send_frame(data)
-        self._connection.send(buffer, _tag(self._send_tags, grant), sent)
+        self._send_frame(Data(len(buffer), 0, checksum is not None, grant, self._session, self._epoch, checksum or 0))
 
     def take_back(self, grant: int) -> None:
         """UCX has it already."""

@@ -20,13 +20,14 @@ from pystachio.operators.column import (
     ViewColumn,
     WideDecimalColumn,
 )
+from pystachio.operators.fusion.kept import Written, kept_segments
 from pystachio.operators.fusion.segment import Segment, SegmentRows, SegmentRun
-from pystachio.operators.fusion.writing import write_segment
-from pystachio.operators.kernels.bounds import with_measured_bounds
+from pystachio.operators.fusion.writing import collect_states, write_segment
+from pystachio.operators.kernels.bounds import is_within, with_measured_bounds
 from pystachio.operators.kernels.program import is_available
 from pystachio.operators.kernels.selection import settled_batch, union_bounds
 from pystachio.operators.operator import Transform
-from pystachio.operators.scan_rows import HotRows, ScanRows
+from pystachio.operators.scans.rows import HotRows, ScanRows
 from pystachio.runtime.context import Context
 
 _FEWEST_ROWS: Final = 2048
@@ -38,28 +39,13 @@ _MOST_PROGRAMS: Final = 32
 """Batches that keep looking different do not pay."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _Written:
-    """What was made of columns of certain forms within `bounds` (by position; None where there are none)."""
-
-    bounds: tuple[Bounds | None, ...]
-    segment: Segment | None
-
-    def covers(self, columns: Sequence[Column | None]) -> bool:
-        return all(
-            known is None
-            or (isinstance(column, FixedColumn) and column.bounds is not None and _within(column.bounds, known))
-            for column, known in zip(columns, self.bounds, strict=True)
-        )
-
-
 @dataclass(slots=True, eq=False)
 class Flow:
     """`chain`: the operators, with the contexts that count for them. Several threads may push at once."""
 
     chain: Sequence[tuple[Transform, Context]]
     fused: bool
-    _written: dict[tuple[object, ...], list[_Written]] = field(default_factory=dict)
+    _written: dict[tuple[object, ...], list[Written]] = field(default_factory=dict)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def push(self, batches: Iterable[Batch | ScanRows | HotRows], producer: Context) -> Iterator[Batch]:
@@ -169,11 +155,38 @@ class Flow:
             if length < _FEWEST_ROWS:
                 return None
             with self._lock:
-                found = self._find(key, columns) or self._write(key, stage, columns, length, scanned)
+                found = self._find(key, columns)
+                if found is None:
+                    found = self._kept_or_written(key, stage, columns, length, scanned)
         return found.segment if all(map(_is_addressable, columns)) else None
 
-    def _find(self, key: tuple[object, ...], columns: Sequence[Column | None]) -> _Written | None:
+    def _find(self, key: tuple[object, ...], columns: Sequence[Column | None]) -> Written | None:
         return next((written for written in self._written.get(key, ()) if written.covers(columns)), None)
+
+    def _kept_or_written(
+        self,
+        key: tuple[object, ...],
+        stage: int,
+        columns: Sequence[Column | None],
+        length: int,
+        scanned: ScanRows | None,
+    ) -> Written:
+        """What an earlier run of the plan has kept, if it has."""
+        chain = [transform for transform, _ in self.chain[stage:]]
+        kept = None if scanned is None else kept_segments(scanned.reader, chain)
+        if kept is None or scanned is None:
+            return self._write(key, stage, columns, length, scanned)
+        look = (scanned.is_tested, length.bit_length(), *key[2:])
+        found = kept.find(look, columns)
+        if found is None:
+            found = self._write(key, stage, columns, length, scanned)
+            if found.segment is not None:
+                kept.keep(look, columns, found)
+        else:
+            self._written.setdefault(key, []).append(found)
+            if found.segment is not None:
+                collect_states(found.segment, chain)
+        return found
 
     def _write(
         self,
@@ -182,10 +195,10 @@ class Flow:
         columns: Sequence[Column | None],
         length: int,
         scanned: ScanRows | None,
-    ) -> _Written:
+    ) -> Written:
         earlier = self._written.setdefault(key, [])
         if sum(map(len, self._written.values())) > _MOST_PROGRAMS:
-            return _Written((None,) * len(columns), None)
+            return Written((None,) * len(columns), None)
         wide: list[Column | None] = []
         for position, column in enumerate(columns):
             if isinstance(column, FixedColumn) and column.values.dtype.is_floating_point:
@@ -197,14 +210,14 @@ class Flow:
                     bounds = union_bounds((bounds, earlier[-1].bounds[position]))
                 if scanned is not None and scanned.reader.bounds[position] is not None:
                     bounds = union_bounds((bounds, scanned.reader.bounds[position]))
-                if bounds is not None and not _within(bounds, _range_of(column.values.dtype)):
+                if bounds is not None and not is_within(bounds, _range_of(column.values.dtype)):
                     bounds = column.bounds
                 column = FixedColumn(column.type, column.values, column.validity, bounds)
             wide.append(column)
         chain = [transform for transform, _ in self.chain[stage:]]
         segment = write_segment(chain, wide, columns, length, scanned)
         ranges = tuple(column.bounds if isinstance(column, FixedColumn) else None for column in wide)
-        written = _Written(ranges, segment)
+        written = Written(ranges, segment)
         earlier.append(written)
         return written
 
@@ -235,10 +248,6 @@ def _range_of(dtype: torch.dtype) -> Bounds:
         return 0, 1
     limits = torch.iinfo(dtype)
     return limits.min, limits.max
-
-
-def _within(inner: Bounds, outer: Bounds) -> bool:
-    return outer[0] <= inner[0] and inner[1] <= outer[1]
 
 
 def _is_addressable(column: Column | None) -> bool:

@@ -7,8 +7,8 @@ from typing import Final
 
 import torch
 
-from pystachio.operators.aggregate_partial import PartialFold
-from pystachio.operators.aggregate_states import State, StateKind
+from pystachio.operators.aggregation.partial import PartialFold
+from pystachio.operators.aggregation.states import State, StateKind
 from pystachio.operators.column import Bounds
 from pystachio.operators.fusion.arithmetic import as_float
 from pystachio.operators.fusion.division import divided

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 import pyarrow as pa
@@ -107,8 +107,12 @@ class FoldedGroups:
     multiplied: int
     """No row is folded more often."""
     rebased: Rebased | None
-    _idle: list[Accumulated] = field(default_factory=list)
-    _lock: threading.Lock = field(default_factory=threading.Lock)
+    _idle: list[Accumulated] = field(default_factory=list, init=False)
+    _lock: threading.Lock = field(default_factory=threading.Lock, init=False)
+
+    def without_states(self) -> FoldedGroups:
+        """For another run of the same plan."""
+        return replace(self)
 
     def fits(self, columns: Sequence[Column | None], rows: int) -> bool:
         """Whether these rows can be folded."""

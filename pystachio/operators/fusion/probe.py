@@ -10,8 +10,8 @@ import torch
 from pystachio.operators.column import Dictionary
 from pystachio.operators.fusion.expressions import in_range, truth
 from pystachio.operators.fusion.trace import Form, NotTraceable, Symbol, Trace, table_symbol
-from pystachio.operators.join_layout import Emission, Source
-from pystachio.operators.join_probe import JoinProbe
+from pystachio.operators.joins.layout import Emission, Source
+from pystachio.operators.joins.probe import JoinProbe
 from pystachio.operators.kernels.direct import DirectTable
 from pystachio.operators.kernels.hash_compiled import KeyTable
 from pystachio.operators.kernels.instructions import Operation, Register, kind_of

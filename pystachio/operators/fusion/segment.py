@@ -16,7 +16,7 @@ from pystachio.operators.fusion.trace import Form, Input, Part, Symbol
 from pystachio.operators.kernels.bounds import measured_bounds
 from pystachio.operators.kernels.program import InputRows, Program
 from pystachio.operators.kernels.selection import concat, slice_column, take_late, with_validity
-from pystachio.operators.scan_rows import FilterUse
+from pystachio.operators.scans.rows import FilterUse
 
 _MOST_PUT_OUT: Final = 1 << 18
 """Rows for which a run has room, unless one vector needs more."""

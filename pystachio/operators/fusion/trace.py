@@ -222,7 +222,8 @@ def _symbol(column: Column, values: Origin, valid: Origin | None) -> Symbol:
         case FixedColumn(type=type_, values=tensor):
             return Symbol(type_, Form.INTEGER, tensor.dtype, values, valid, _within_dtype(cheap_bounds(column), tensor))
         case DictionaryColumn(type=type_, codes=codes, dictionary=dictionary):
-            bounds = (0, max(0, len(dictionary) - 1))
+            # The dictionary may have grown since the codes were stored: what they cannot say is not looked for in them.
+            bounds = (0, min(max(0, len(dictionary) - 1), torch.iinfo(codes.dtype).max))
             return Symbol(type_, Form.CODES, codes.dtype, values, valid, bounds, dictionary)
         case WideDecimalColumn(type=type_) | BytesColumn(type=type_) | ViewColumn(type=type_):
             return Symbol(type_, Form.OPAQUE, torch.int64, values, valid)

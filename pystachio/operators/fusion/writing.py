@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import pyarrow as pa
 import torch
 
-from pystachio.operators.aggregate_partial import PartialFold
+from pystachio.operators.aggregation.partial import PartialFold
 from pystachio.operators.coalesce import Coalesced
 from pystachio.operators.column import Column
 from pystachio.operators.filter import FilterTransform
@@ -18,12 +18,12 @@ from pystachio.operators.fusion.groups import FoldedGroups
 from pystachio.operators.fusion.probe import probe
 from pystachio.operators.fusion.segment import OutputColumn, Segment
 from pystachio.operators.fusion.trace import Form, Input, Lookup, NotTraceable, Symbol, Trace, input_symbols
-from pystachio.operators.join_probe import JoinProbe
+from pystachio.operators.joins.probe import JoinProbe
 from pystachio.operators.kernels.assembler import TooManyRegisters
 from pystachio.operators.kernels.instructions import Operation, Register, kind_of
 from pystachio.operators.operator import Transform
 from pystachio.operators.project import ProjectTransform
-from pystachio.operators.scan_rows import FilterUse, RowReader, ScanRows
+from pystachio.operators.scans.rows import FilterUse, RowReader, ScanRows
 
 Fields = list[Symbol | None]
 
@@ -84,9 +84,15 @@ def write_segment(
         program = trace.assembler.assemble(trace.boundaries)
     except (NotTraceable, TooManyRegisters):
         return None
-    if folded is not None:
-        _fold_of(chain[stages - 1]).kept.append(folded)
-    return Segment(stages, tested, program, tuple(trace.inputs), outputs, folded)
+    segment = Segment(stages, tested, program, tuple(trace.inputs), outputs, folded)
+    collect_states(segment, chain)
+    return segment
+
+
+def collect_states(segment: Segment, chain: Sequence[Transform]) -> None:
+    """Have the aggregation that the segment folds for put out what it folds, at the end."""
+    if segment.folded is not None:
+        _fold_of(chain[segment.stages - 1]).kept.append(segment.folded)
 
 
 def _fold_of(transform: Transform) -> PartialFold:

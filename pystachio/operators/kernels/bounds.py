@@ -81,3 +81,7 @@ def _measure_valid(values: torch.Tensor, validity: torch.Tensor) -> Bounds:
     largest = torch.where(validity, values, limits.min).amax()
     low, high = torch.stack((smallest, largest)).tolist()
     return (low, high) if low <= high else (0, 0)
+
+
+def is_within(inner: Bounds, outer: Bounds) -> bool:
+    return outer[0] <= inner[0] and inner[1] <= outer[1]

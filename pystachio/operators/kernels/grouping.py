@@ -10,8 +10,9 @@ from typing import Final
 import torch
 
 from pystachio.operators.column import BytesColumn, Column, ViewColumn
-from pystachio.operators.kernels import direct, hash_table, primitives
+from pystachio.operators.kernels import direct, hash_table, native, primitives
 from pystachio.operators.kernels.direct import SLOTS_PER_ROW
+from pystachio.operators.kernels.hash_compiled import MOST_ROWS, MOST_WORDS, number_runs
 from pystachio.operators.kernels.keys import KeyCodes, group_words
 from pystachio.operators.kernels.numbering import Numbering
 from pystachio.operators.kernels.views import texts_equal
@@ -114,31 +115,52 @@ def one_group(rows: int, device: torch.device) -> Grouping:
     return Grouping(rows, None, 1, None, torch.empty(0, dtype=torch.int64, device=device), device)
 
 
-def group_rows(keys: Sequence[Column], rows: int, device: torch.device, *, allow_direct: bool) -> Grouping:
-    """Groups of rows with equal `keys` (NULL equals NULL); without keys all rows are one group."""
+def group_rows(
+    keys: Sequence[Column],
+    rows: int,
+    device: torch.device,
+    *,
+    allow_direct: bool,
+    runs: torch.Tensor | None = None,
+) -> Grouping:
+    """Groups of rows with equal `keys` (NULL equals NULL); without keys all rows are one group.
+
+    `runs`: rows of different runs have different keys, see `hash_compiled.number_runs`.
+    """
     if not keys:
         return one_group(rows, device)
     texts = [key for key in keys if isinstance(key, BytesColumn | ViewColumn)]
     others = [key for key in keys if not isinstance(key, BytesColumn | ViewColumn)]
     if not texts or not others:
-        return _by_codes(keys, rows, device, allow_direct)
+        return _by_codes(keys, rows, device, allow_direct, runs)
     # Text is dear to number and often determined by the other keys (a customer's name by its number): look first.
     grouping = _by_codes(others, rows, device, allow_direct)
     models = grouping.spread(grouping.representatives.to(torch.int64)).contiguous()
     free = [text for text in texts if not texts_equal(text, models)]
-    return _by_codes([*others, *free], rows, device, allow_direct) if free else grouping
+    return _by_codes([*others, *free], rows, device, allow_direct, runs) if free else grouping
 
 
-def _by_codes(keys: Sequence[Column], rows: int, device: torch.device, allow_direct: bool) -> Grouping:
+def _by_codes(
+    keys: Sequence[Column], rows: int, device: torch.device, allow_direct: bool, runs: torch.Tensor | None = None
+) -> Grouping:
     words = group_words(keys)
     if not words:
         words = [KeyCodes(torch.zeros(rows, dtype=torch.int32, device=device), 1, exact=True)]
-    if len(words) > 1:
+    library = native.library()
+    in_runs = runs is not None and library is not None and rows <= MOST_ROWS and len(words) <= MOST_WORDS
+    if len(words) > 1 and not in_runs:
         numbers, first, counts = primitives(device).number_words([word.values.to(torch.int64) for word in words])
         return Grouping(rows, numbers, first.shape[0], None, first, device, counts)
     codes = words[0]
-    if allow_direct and codes.span is not None and codes.span <= max(_FEWEST_DENSE_SLOTS, _DENSE_SLOTS_PER_ROW * rows):
-        return _dense(codes.values, codes.span, rows)
+    if len(words) == 1 and allow_direct and codes.span is not None:
+        if codes.span <= max(_FEWEST_DENSE_SLOTS, _DENSE_SLOTS_PER_ROW * rows):
+            return _dense(codes.values, codes.span, rows)
+        in_runs = in_runs and codes.span > SLOTS_PER_ROW * rows
+    if in_runs:
+        assert library is not None
+        assert runs is not None
+        numbers, first, known = number_runs(library, [word.values.to(torch.int64) for word in words], runs)
+        return Grouping(rows, numbers, first.shape[0], None, first, device, known)
     numbering = _numbering(codes, allow_direct)
     first = numbering.first
     return Grouping(rows, numbering.numbers, first.shape[0], None, first, device)

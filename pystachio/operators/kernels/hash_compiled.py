@@ -10,15 +10,15 @@ from typing import Final
 import torch
 
 from pystachio.operators.column import BytesColumn
-from pystachio.operators.kernels.numbering import capacity_for
+from pystachio.operators.kernels.numbering import capacity_for, expected_groups
 
 MOST_ROWS: Final = 2**31 - 1
 MOST_WORDS: Final = 16
 """As in native/groups.h."""
 
-_FIRST_CAPACITY: Final = 1 << 10
+_FIRST_CAPACITY: Final = 1 << 13
 _LARGEST_STEP: Final = 8
-"""Tables grow so much at a time as long as most keys are new."""
+"""Tables grow by no more at a time: the first keys say little about the others."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -148,6 +148,36 @@ def number_words(
     return numbers, first[:groups].clone(), counts[:groups].clone()
 
 
+def number_runs(
+    library: ctypes.CDLL, words: Sequence[torch.Tensor], edges: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]:
+    """As `number_words`, of one word or more, for rows in runs that share no key: run r of piece p has the rows from
+    edges[p, r] to edges[p, r + 1] (int64 [pieces, runs + 1]). Numbers ascend from run to run. How many rows each has is
+    None for one word. Where no two rows are equal, row i has number i."""
+    words = [word.contiguous() for word in words]
+    rows, width = words[0].shape[0], len(words)
+    edges = edges.contiguous()
+    most = capacity_for(int(edges.diff(dim=1).sum(0).amax()))
+    numbers, first = (torch.empty(rows, dtype=torch.int32) for _ in range(2))
+    runs = edges.data_ptr(), edges.shape[0], edges.shape[1] - 1
+    counts: torch.Tensor | None = None
+    if width == 1:
+        slots = torch.empty(most, 2, dtype=torch.int64)
+        to = slots.data_ptr(), most, numbers.data_ptr(), first.data_ptr()
+        groups = int(library.pystachio_number_key_runs(words[0].data_ptr(), *runs, *to))
+    else:
+        slots = torch.empty(most, dtype=torch.int64)
+        pointers = (ctypes.c_void_p * width)(*[word.data_ptr() for word in words])
+        counts, known = torch.empty(rows, dtype=torch.int64), torch.empty(rows * width, dtype=torch.int64)
+        of = slots.data_ptr(), most, known.data_ptr(), numbers.data_ptr(), first.data_ptr(), counts.data_ptr()
+        groups = int(library.pystachio_number_word_runs(pointers, width, *runs, *of))
+        counts = counts[:groups].clone()
+    if groups == rows:
+        numbers = torch.arange(rows, dtype=torch.int32)
+        return numbers, numbers, counts
+    return numbers, first[:groups].clone(), counts
+
+
 def number_texts(library: ctypes.CDLL, column: BytesColumn) -> TextNumbering:
     """The distinct values of the strings (at most MOST_ROWS rows), NULLs left out."""
     offsets, data, validity = _contiguous(column)
@@ -189,8 +219,9 @@ def _number(
     slots, groups = _free_slots(library, min(_FIRST_CAPACITY, largest), width), ctypes.c_int64(0)
     row = number(0, slots, groups)
     while row < rows:
-        step = _LARGEST_STEP if 2 * groups.value > row else 2
-        larger = _free_slots(library, min(step * len(slots), largest), width)
+        wanted = capacity_for(expected_groups(groups.value, row, rows))
+        capacity = min(max(wanted, 2 * len(slots)), _LARGEST_STEP * len(slots), largest)
+        larger = _free_slots(library, capacity, width)
         grow(slots.data_ptr(), len(slots), larger.data_ptr(), len(larger))
         slots = larger
         row = number(row, slots, groups)

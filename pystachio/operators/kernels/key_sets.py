@@ -6,7 +6,6 @@ Cuckoo at High Throughput", 2019): all bits of a key are in one word of 64.
 
 from __future__ import annotations
 
-import ctypes
 from dataclasses import dataclass
 from typing import Final
 
@@ -25,6 +24,9 @@ _WORD_BYTES: Final = 8
 
 _BLOOM_BITS_PER_KEY: Final = 16
 _MOST_BLOOM_KEYS: Final = 1 << 24
+FEWEST_BLOOM_WORDS: Final = 64
+
+_EIGHTHS: Final = np.arange(8)
 
 _FIRST_FACTOR: Final = 0x9E3779B97F4A7C15
 _SECOND_FACTOR: Final = 0xD6E8FEB86659FD93
@@ -47,11 +49,22 @@ class BitSet:
         found &= inside
         return found
 
-    def may_have(self, low: int, high: int) -> bool:
-        """False when no value of the inclusive range is in the set."""
-        first, last = max(low - self.low, 0), min(high - self.low, self.span - 1)
-        if first > last:
-            return False
+    def may_have(self, low: np.ndarray, high: np.ndarray) -> np.ndarray:
+        """For each of these inclusive ranges (int64) a bool: False when no value of it is in the set."""
+        view, top = self.bits.numpy(), self.low + self.span - 1
+        first, last = np.clip(low, self.low, top) - self.low, np.clip(high, self.low, top) - self.low
+        begin, end = (first >> 3) + 1, last >> 3
+        # Mostly one of a few bytes of the range tells.
+        inside = np.maximum(end - begin, 0)
+        tried = np.minimum(begin, len(view) - 1) + _EIGHTHS[:, None] * inside // len(_EIGHTHS)
+        found: np.ndarray = (view[tried] != 0).any(axis=0) & (inside > 0)
+        for at in np.flatnonzero(~found).tolist():
+            found[at] = self._has(int(first[at]), int(last[at]))
+        found &= (low <= high) & (low <= top) & (high >= self.low)
+        return found
+
+    def _has(self, first: int, last: int) -> bool:
+        """Whether one of the bits from `first` to `last` is set."""
         view = self.bits.numpy()
         # numpy's `any` stops at the first one.
         if view[(first >> 3) + 1 : last >> 3].view(np.bool_).any():
@@ -86,35 +99,54 @@ class BloomFilter:
         result: np.ndarray = (words & wanted) == wanted
         return result
 
-    def may_have(self, low: int, high: int) -> bool:
+    def may_have(self, low: np.ndarray, high: np.ndarray) -> np.ndarray:
         """It cannot tell."""
-        return True
+        return np.ones(len(low), dtype=np.bool_)
 
 
 KeySet = BitSet | BloomFilter
 
 
-def key_set(keys: np.ndarray, bounds: Bounds) -> KeySet | None:
-    """The set of the integers `keys`, which are in `bounds`.
+def key_set(keys: np.ndarray, bounds: Bounds, parts: int = 1) -> KeySet | None:
+    """The set of the integers `keys`, which are in `bounds`; one of so many `parts`, about as large as each other, of
+    which there will be a union.
 
     None when that is all values of the range, or when a set would be too large or too slow to make.
     """
     low, high = bounds
     span = high - low + 1
     library = native.library()
-    if span <= 8 * max(_FEWEST_BYTES, _BYTES_PER_KEY * len(keys)):
-        return _bits(keys, low, span, library)
-    if library is None or len(keys) > _MOST_BLOOM_KEYS:
+    if span <= 8 * max(_FEWEST_BYTES, _BYTES_PER_KEY * len(keys) * parts):
+        return bit_set(keys, low, span)
+    if library is None or len(keys) * parts > _MOST_BLOOM_KEYS:
         return None
-    size = 1 << max(6, (len(keys) * _BLOOM_BITS_PER_KEY // 64 - 1).bit_length())
-    bloom = BloomFilter(torch.zeros(size, dtype=torch.int64))
+    return bloom_filter(keys, bloom_words(len(keys) * parts))
+
+
+def bloom_words(keys: int) -> int:
+    """How many words a Bloom filter of so many keys takes."""
+    return 1 << max(FEWEST_BLOOM_WORDS.bit_length() - 1, (keys * _BLOOM_BITS_PER_KEY // 64 - 1).bit_length())
+
+
+def bloom_filter(keys: np.ndarray, words: int) -> BloomFilter | None:
+    """Of any integers; None where it would be too slow to make."""
+    library = native.library()
+    if library is None:
+        return None
+    bloom = BloomFilter(torch.zeros(words, dtype=torch.int64))
     wide = np.ascontiguousarray(keys, dtype=np.int64)
     library.pystachio_set_bloom(wide.ctypes.data, len(wide), bloom.words.data_ptr(), bloom.shift)
     return bloom
 
 
-def _bits(keys: np.ndarray, low: int, span: int, library: ctypes.CDLL | None) -> BitSet | None:
-    nbytes = _WORD_BYTES * -(-span // (8 * _WORD_BYTES))
+def bits_bytes(span: int) -> int:
+    """What the bits of a set over so many values take."""
+    return _WORD_BYTES * -(-span // (8 * _WORD_BYTES))
+
+
+def bit_set(keys: np.ndarray, low: int, span: int) -> BitSet | None:
+    """Of the integers `keys` from `low` on; None when those are all `span` of them."""
+    nbytes, library = bits_bytes(span), native.library()
     if library is None:
         flags = np.zeros(8 * nbytes, dtype=np.bool_)
         flags[np.subtract(keys, low, dtype=np.int64)] = True

@@ -2,9 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+import math
+from typing import Final, Protocol
 
 import torch
+
+_BLOCK: Final = 64
+_ROOMY_SLOTS: Final = 1 << 18
+"""As in native/slots.h."""
+_ROUNDS: Final = 8
+_HARDLY_ANY: Final = 1e-3
+"""Of the rows so small a share has been seen before: they are as good as different."""
 
 
 class HashTable(Protocol):
@@ -44,5 +52,21 @@ def row_numbers(rows: int, like: torch.Tensor) -> torch.Tensor:
 
 
 def capacity_for(rows: int) -> int:
-    """Slots that keep the load of a hash table at or below one half, and leave room for a block of 64 more rows."""
-    return 1 << (2 * (rows + 64) - 1).bit_length()
+    """Slots that keep the load of a hash table at or below one half (of one that fits the caches: a quarter), and leave
+    room for a block of 64 more rows."""
+    capacity = 1 << (4 * (rows + _BLOCK) - 1).bit_length()
+    return capacity if capacity <= _ROOMY_SLOTS else max(2 * _ROOMY_SLOTS, 1 << (2 * (rows + _BLOCK) - 1).bit_length())
+
+
+def expected_groups(groups: int, seen: int, rows: int) -> int:
+    """About how many groups `rows` rows have, of which the first `seen` (at least one) have `groups`: as if all were
+    as frequent. n rows meet G (1 - exp(-n / G)) of G groups; x = n / G is found by Newton's method."""
+    if groups == seen:
+        return rows
+    share = groups / seen
+    x = 1 / share
+    for _ in range(_ROUNDS):
+        falling = math.exp(-x)
+        x -= (1 - falling - share * x) / (falling - share)
+    most = rows * groups // seen
+    return most if x * rows <= _HARDLY_ANY * seen else min(most, int(seen / x * -math.expm1(-x * rows / seen)))

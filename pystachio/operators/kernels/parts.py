@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
+import ctypes
+from collections.abc import Sequence
+from typing import Final
+
 import torch
 
 from pystachio.operators.kernels import native
+
+MOST_PARTS: Final = 256
+"""As in native/groups.h."""
 
 
 def mix_hashes(hashes: torch.Tensor, values: torch.Tensor, validity: torch.Tensor | None) -> None:
@@ -46,4 +53,39 @@ def rows_by_part(
         offsets.data_ptr(),
         order.data_ptr(),
     )
+    return offsets.tolist(), order
+
+
+def rows_by_values(
+    columns: Sequence[tuple[torch.Tensor, torch.Tensor | None]],
+    bits: int,
+    above: torch.Tensor | None = None,
+    most: int = 1,
+) -> tuple[list[int], torch.Tensor]:
+    """`rows_by_part` of the hashes of columns (at least one; values and validity as `mix_hashes` takes them), of which
+    at most MOST_PARTS are."""
+    library = native.library()
+    assert library is not None
+    parts, count = most << bits, len(columns)
+    assert parts <= MOST_PARTS
+    values = [column.contiguous() for column, _ in columns]
+    validity = [None if valid is None else valid.contiguous() for _, valid in columns]
+    rows = len(values[0])
+    part_of = torch.empty(rows, dtype=torch.uint8)
+    offsets, order = torch.empty(parts + 1, dtype=torch.int32), torch.empty(rows, dtype=torch.int32)
+    above = None if above is None else above.to(torch.int32).contiguous()
+    status = library.pystachio_split_by_values(
+        (ctypes.c_void_p * count)(*[column.data_ptr() for column in values]),
+        (ctypes.c_int32 * count)(*[column.itemsize for column in values]),
+        (ctypes.c_void_p * count)(*[None if valid is None else valid.data_ptr() for valid in validity]),
+        count,
+        None if above is None else above.data_ptr(),
+        rows,
+        bits,
+        parts,
+        part_of.data_ptr(),
+        offsets.data_ptr(),
+        order.data_ptr(),
+    )
+    assert status == native.Status.OK, "widths of integers"
     return offsets.tolist(), order

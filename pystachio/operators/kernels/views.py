@@ -68,8 +68,16 @@ def materialised(column: ViewColumn) -> BytesColumn:
     """The same rows with bytes of their own."""
     offsets = torch.empty(len(column) + 1, dtype=torch.int64)
     data = torch.empty(column.text_bytes, dtype=torch.uint8)
-    _library().pystachio_copy_views(column.views.data_ptr(), len(column), offsets.data_ptr(), data.data_ptr())
+    copy_views(column.views, offsets, data)
     return BytesColumn(column.type, offsets, data, column.validity)
+
+
+def copy_views(views: torch.Tensor, offsets: torch.Tensor, data: torch.Tensor) -> None:
+    """The bytes of a ViewColumn's rows and where they then begin and end, into `data` (uint8, as many as there are) and
+    `offsets` (int64, rows + 1)."""
+    assert views.is_contiguous()
+    assert offsets.shape[0] == views.shape[0] + 1
+    _library().pystachio_copy_views(views.data_ptr(), views.shape[0], offsets.data_ptr(), data.data_ptr())
 
 
 def settled(column: Column, *, waits: bool = False) -> Column:

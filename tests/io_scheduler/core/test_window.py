@@ -16,6 +16,7 @@ from pystachio.io_scheduler.core.events import (
     CompleteTransfer,
     Event,
     LinkOpened,
+    PlanClosed,
     PlanOpened,
     StartChunk,
     TimePassed,
@@ -69,7 +70,9 @@ def step(at: float, before: float, after: float) -> OverTime:
 class Bench:
     """A device under a scheduler with one plan, which asks again for whatever has ended."""
 
-    def __init__(self, device: Begin, *, transfer: int | Callable[[], int] = 16 * MIB) -> None:
+    def __init__(
+        self, device: Begin, *, transfer: int | Callable[[], int] = 16 * MIB, limits: LinkLimits = LIMITS
+    ) -> None:
         self.now = 0.0
         self.scheduler = Scheduler()
         self.transfer = transfer
@@ -77,7 +80,7 @@ class Bench:
         self._ids = count()
         self._ends: list[tuple[float, int, StartChunk]] = []
         self._served = 0
-        self._tell(LinkOpened(DISK, LIMITS))
+        self._tell(LinkOpened(DISK, limits))
         self._tell(PlanOpened("scan", PriorityClass.BATCH))
 
     def ask(self, transfers: int) -> None:
@@ -102,6 +105,15 @@ class Bench:
                 self.ask(ended)
         self.now = until
         return (self._served - served) / (until - since)
+
+    def give_up(self) -> None:
+        """End the plan, whose chunks come out at once, and open it again."""
+        self._tell(PlanClosed("scan"))
+        inside, self._ends = self._ends, []
+        for _, _, chunk in inside:
+            self.now += 1e-5
+            self._tell(ChunksCompleted(((chunk.transfer_id, chunk.chunk.offset),)))
+        self._tell(PlanOpened("scan", PriorityClass.BATCH))
 
     @property
     def window(self) -> int:
@@ -156,6 +168,20 @@ def test_most_of_the_rate_is_there_from_the_beginning() -> None:
         assert bench.run(1.0) > least * GIGA
 
 
+def test_chunks_as_long_as_the_first_window_are_not_alone_for_ever() -> None:
+    """One after the other they would hide what several at once do."""
+    limits = LinkLimits(
+        chunk_bytes=4 * MIB, smallest_chunk_bytes=1 * MIB, window_bytes=4 * MIB, device_seconds=0.002, alignment=4096
+    )
+    bench = Bench(serial(4 * GIGA, 300e-6), limits=limits)
+    assert (bench.chunk, bench.window) == (2 * MIB, 4 * MIB)
+    bench.ask(8)
+    bench.run(1.0)
+    assert bench.chunk == 4 * MIB
+    assert bench.window >= 8 * MIB
+    assert bench.run(2.0) > 0.97 * 4 * GIGA
+
+
 def test_a_long_way_costs_little_for_the_measurements() -> None:
     bench = Bench(serial(0.2 * GIGA, 100e-3))
     bench.ask(16)
@@ -202,6 +228,20 @@ def test_an_hour_of_idleness() -> None:
         assert bench.run(3602.0) > 0.97 * factor * 2 * GIGA
         bench.run(3608.0)
         assert bench.window <= 2.0 * (factor * 2 * GIGA * 100e-6 + bench.chunk) + bench.chunk
+
+
+def test_chunks_that_are_given_up_do_not_tell_how_fast_a_device_is() -> None:
+    """They may come out at once."""
+    bench = Bench(serial(33e6, 100e-6))
+    bench.ask(8)
+    bench.run(2.0)
+    before = bench.window
+    for _ in range(5):
+        bench.give_up()
+        bench.ask(8)
+    for second in (2.5, 3.0, 4.0, 10.0):
+        bench.run(second)
+        assert bench.window <= 2 * before
 
 
 def test_small_requests_among_large_ones_do_not_hide_that_a_device_serves_several_at_once() -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from pystachio.errors import DataError, NotFound, PystachioError
 from pystachio.io_scheduler.core.request import Direction, Link
-from pystachio.io_scheduler.devices.disks import System, disk_link, link_name
+from pystachio.io_scheduler.devices.disks import System, disk_link, is_local, link_name
 
 
 class Machine:
@@ -177,3 +177,18 @@ def test_without_a_list_of_mounts_every_device_number_is_a_link(tmp_path: Path) 
 def test_a_path_that_leads_nowhere(path: str, kind: type[PystachioError]) -> None:
     with pytest.raises(kind):
         disk_link(path)
+
+
+@pytest.mark.parametrize(
+    ("medium", "name", "local"),
+    [
+        ("disk", "259:0", True),
+        ("disk", "8:0+8:16", True),
+        ("disk", "0:44", False),
+        ("disk", "8:0+0:44", False),
+        ("disk", "nfs server", False),
+        ("emulated", "/folder/8:0", False),
+    ],
+)
+def test_which_links_are_disks_of_this_machine(medium: str, name: str, local: bool) -> None:
+    assert is_local(Link(medium, name)) is local

@@ -11,12 +11,14 @@ from typing import Any
 from xxhash import xxh3_64_intdigest
 
 from pystachio.io_scheduler.network.frames import (
+    DATA_BYTES,
     Carrier,
     Data,
     Frame,
     FrameReader,
     Heartbeat,
     Role,
+    decode_data,
     encode,
     encode_data,
 )
@@ -24,6 +26,7 @@ from pystachio.io_scheduler.network.handshake import Established, Identity, Init
 from pystachio.io_scheduler.network.messages import MessageKey
 from pystachio.io_scheduler.network.network import Network
 from pystachio.io_scheduler.network.reception import Address
+from pystachio.io_scheduler.network.seal import MAC_BYTES, Seal, Seals, make_seals
 from pystachio.io_scheduler.network.transports import TransportChoice
 from tests.io_scheduler.network.two_nodes import SECRET, first_node, running_service
 
@@ -34,13 +37,14 @@ class Stranger:
     """A connection whose frames are what the test says."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.seal: Seal | None = None
         self.reader = reader
         self.writer = writer
         self._frames = FrameReader()
         self._arrived: list[Frame] = []
 
     def say(self, *frames: Frame) -> None:
-        self.writer.write(b"".join(map(encode, frames)))
+        self.writer.write(b"".join(encode(frame, self.seal) for frame in frames))
 
     async def hear(self, kind: type[Any]) -> Any:
         """The next frame of this kind; others are dropped. EOFError when there will be none."""
@@ -49,10 +53,19 @@ class Stranger:
                 frame = self._arrived.pop(0)
                 if isinstance(frame, kind):
                     return frame
+            # One by one: what comes after the handshake is sealed.
+            frame = self._frames.next()
+            if frame is not None:
+                self._arrived.append(frame)
+                continue
             received = await self.reader.read(1 << 16)
             if not received:
                 raise EOFError
-            self._arrived += self._frames.feed(received)
+            self._frames.add(received)
+
+    def secure(self, seals: Seals) -> None:
+        self.seal = seals.outgoing
+        self._frames.unseal(seals.incoming)
 
     async def is_sent_away(self) -> bool:
         with suppress(ConnectionError):
@@ -71,12 +84,21 @@ def identity(name: str = "second") -> Identity:
     return Identity(node=name, instance=os.urandom(16), epoch=1, carrier=Carrier.TCP, secret=SECRET.encode())
 
 
-async def introduced(address: Address, who: Identity, role: Role, session: int = 0) -> tuple[Stranger, Established]:
+async def introduced(
+    address: Address, who: Identity, role: Role, session: int = 0, credential: str = ""
+) -> tuple[Stranger, Established]:
+    """Raises what the handshake ends with."""
     connection = await stranger(address)
-    initiator = Initiator(who, peer="first", role=role, session=session, nonce=os.urandom(32))
-    connection.say(initiator.hello())
-    connection.say(initiator.proof(await connection.hear(object)))
-    return connection, initiator.established(await connection.hear(object))
+    initiator = Initiator(who, peer="first", role=role, session=session, nonce=os.urandom(32), credential=credential)
+    try:
+        connection.say(initiator.hello())
+        connection.say(initiator.proof(await connection.hear(object)))
+        established = initiator.established(await connection.hear(object))
+    except BaseException:
+        connection.leave()
+        raise
+    connection.secure(make_seals(established.key, b"frames", is_initiator=True))
+    return connection, established
 
 
 class Insider:
@@ -86,10 +108,18 @@ class Insider:
         self.control = control
         self.data = data
         self.session = established.session
+        self.seals = make_seals(established.key, b"data", is_initiator=True)
 
     def header(self, content: bytes, grant: int, **changes: Any) -> bytes:
+        """The next one: each has its own place in the order."""
         data = Data(len(content), 0, True, grant, self.session, 1, xxh3_64_intdigest(content))
-        return encode_data(data._replace(**changes))
+        block = encode_data(data._replace(**changes))
+        return block + self.seals.outgoing.mac(block)
+
+    async def hear_header(self) -> Data:
+        block = await self.data.reader.readexactly(DATA_BYTES)
+        self.seals.incoming.check(block, await self.data.reader.readexactly(MAC_BYTES))
+        return decode_data(block)
 
     def answer(self, content: bytes, grant: int, **changes: Any) -> None:
         self.data.writer.write(self.header(content, grant, **changes) + content)

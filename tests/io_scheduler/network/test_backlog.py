@@ -139,11 +139,13 @@ def test_sender_and_receiver_keep_the_limits_that_are_simulated() -> None:
         (LIMITS.ingress(), simulated.ingress_limits()),
         (LIMITS.egress(), simulated.egress_limits()),
     ):
-        assert ours.chunk_bytes == theirs.chunk_bytes
+        assert ours.chunk_bytes == LIMITS.fast_chunks * theirs.chunk_bytes
         assert ours.window_bytes == theirs.window_bytes
         assert ours.urgent_bytes == theirs.urgent_bytes
-        assert ours.peer_bytes == theirs.peer_bytes
-    assert LIMITS.egress().smallest_chunk_bytes == simulated.egress_limits().smallest_chunk_bytes
+    # While chunks are of the simulated length.
+    assert LIMITS.ingress().smallest_chunk_bytes == simulated.ingress_limits().smallest_chunk_bytes
+    assert LIMITS.ingress().peer_bytes == LIMITS.fast_chunks * (simulated.ingress_limits().peer_bytes or 0)
+    assert LIMITS.egress().peer_bytes == simulated.egress_limits().peer_bytes
     assert not LIMITS.egress().calibrated
 
 

@@ -17,6 +17,7 @@ from pystachio.io_scheduler.network.frames import (
     NONCE_BYTES,
     PROOF_BYTES,
     REASON_BYTES,
+    BodyPart,
     Challenge,
     Data,
     DataAddress,
@@ -53,7 +54,17 @@ _LONG, _SHORT = _number(64), _number(8)
 _DATA = st.builds(Data, _number(32), _SHORT, st.booleans(), _LONG, _LONG, _LONG, _LONG)
 FRAMES: st.SearchStrategy[Any] = st.one_of(
     st.builds(
-        Hello, _number(16), _SHORT, _SHORT, _LONG, _LONG, _bytes(INSTANCE_BYTES), _bytes(NONCE_BYTES), _NAMES, _NAMES
+        Hello,
+        _number(16),
+        _SHORT,
+        _SHORT,
+        _LONG,
+        _LONG,
+        _bytes(INSTANCE_BYTES),
+        _bytes(NONCE_BYTES),
+        _NAMES,
+        _NAMES,
+        _NAMES,
     ),
     st.builds(Challenge, _SHORT, _LONG, _bytes(INSTANCE_BYTES), _bytes(NONCE_BYTES), _NAMES),
     st.builds(Proof, _bytes(PROOF_BYTES)),
@@ -68,6 +79,7 @@ FRAMES: st.SearchStrategy[Any] = st.one_of(
     st.builds(Refuse, _LONG, _SHORT, _REASONS),
     st.builds(Withdraw, _LONG, _SHORT, _REASONS),
     st.builds(Goodbye, _REASONS),
+    st.builds(BodyPart, _number(32), st.binary(max_size=1000)),
 )
 
 
@@ -83,7 +95,7 @@ def test_frames_arrive_as_they_were_sent_however_they_are_cut(frames: list[Frame
         position += length
     assert arrived == frames
     assert [type(frame) for frame in arrived] == [type(frame) for frame in frames]
-    assert reader.is_empty
+    assert len(reader) == 0
 
 
 @given(st.binary(max_size=300))
@@ -105,7 +117,8 @@ def test_a_damaged_frame_is_another_frame_or_a_data_error_or_is_not_complete(fra
         arrived = list(FrameReader().feed(stream))
     except DataError:
         return
-    assert arrived != [frame]
+    # Frames of the same fields are equal as tuples.
+    assert arrived != [frame] or type(arrived[0]) is not type(frame)
 
 
 @given(FRAMES, st.integers(0, 40))
@@ -124,7 +137,7 @@ def test_a_long_frame_is_refused_before_it_is_read() -> None:
         list(FrameReader().feed((FRAME_BYTES + 1).to_bytes(4) + b"\x06"))
 
 
-@pytest.mark.parametrize("number", [0, 15, 255])
+@pytest.mark.parametrize("number", [0, 16, 255])
 def test_an_unknown_type_is_refused(number: int) -> None:
     with pytest.raises(DataError, match="type"):
         list(FrameReader().feed(bytes(4) + bytes([number])))

@@ -20,6 +20,7 @@ from pystachio.io_scheduler.network.frames import (
 from pystachio.io_scheduler.network.handshake import Established, Identity, Initiator, Listener
 
 A = Identity(node="a", instance=b"a" * 16, epoch=3, carrier=Carrier.TCP, secret=b"sixteen bytes or more")
+NOW = 1_000_000.0
 B = replace(A, node="b", instance=b"b" * 16)
 
 
@@ -28,7 +29,7 @@ def initiator(identity: Identity = A, peer: str = "b", nonce: int = 1) -> Initia
 
 
 def listener(identity: Identity = B, nonce: int = 2) -> Listener:
-    return Listener(identity, nonce=bytes([nonce]) * 32)
+    return Listener(identity, nonce=bytes([nonce]) * 32, now=NOW)
 
 
 def shake(one: Initiator, other: Listener) -> tuple[Established, Established]:
@@ -72,9 +73,11 @@ def test_the_wrong_node_is_refused_by_both() -> None:
         other.established(one.proof(challenge))
 
 
-def test_a_node_does_not_connect_to_itself() -> None:
-    with pytest.raises(InvalidRequest):
+def test_a_node_connects_neither_to_itself_nor_to_another_of_its_name() -> None:
+    with pytest.raises(NodeLost, match="itself"):
         shake(initiator(peer="a"), listener(A))
+    with pytest.raises(InvalidRequest, match="name is taken: 'a'"):
+        shake(initiator(peer="a"), listener(replace(A, instance=b"c" * 16)))
 
 
 def test_a_proof_is_good_for_one_handshake_only() -> None:
@@ -94,7 +97,7 @@ def test_a_proof_does_not_come_back_as_a_welcome() -> None:
 
 
 @pytest.mark.parametrize(
-    "field", ["version", "role", "carrier", "epoch", "session", "instance", "nonce", "node", "peer"]
+    "field", ["version", "role", "carrier", "epoch", "session", "instance", "nonce", "node", "peer", "credential"]
 )
 def test_whatever_is_changed_on_the_way_breaks_the_proof(field: str) -> None:
     one, other = initiator(), listener()

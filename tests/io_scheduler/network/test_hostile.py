@@ -147,8 +147,7 @@ async def test_asking_twice_for_the_same_bytes_gives_no_more_than_there_are() ->
 async def test_grants_of_unknown_messages_are_answered_with_nothing() -> None:
     async with insider() as (network, evil):
         evil.control.say(Grant(99, 7, 0, 1 << 30, 0), Received(99), Refuse(99, 1, ""), Withdraw(99, 1, ""))
-        header = await evil.data.reader.readexactly(len(evil.header(b"", 0)))
-        assert header == evil.header(b"", 7, code=1, is_checked=False, checksum=0)
+        assert await evil.hear_header() == Data(0, 1, False, 7, evil.session, 1, 0)
         assert network.peers == ("second",)
 
 

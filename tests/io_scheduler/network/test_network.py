@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import os
 import time
 from collections.abc import AsyncIterator, Callable
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from functools import partial
 from typing import Any
 
 import pytest
 
-from pystachio.errors import Cancelled, InternalError, InvalidRequest, NodeLost
+from pystachio.errors import Cancelled, InternalError, InvalidRequest, NodeLost, ResourceExhausted
 from pystachio.io_scheduler.core.request import CreditPool, PathTaken
 from pystachio.io_scheduler.devices import Device
 from pystachio.io_scheduler.devices.emulated import EmulatedDevice
 from pystachio.io_scheduler.network.frames import Carrier
+from pystachio.io_scheduler.network.limits import NetworkLimits
 from pystachio.io_scheduler.network.messages import MessageKey
 from pystachio.io_scheduler.network.network import Network
 from pystachio.io_scheduler.network.reception import Address
@@ -56,6 +58,16 @@ async def nodes(*names: str, **options: Any) -> AsyncIterator[list[Node]]:
             node.address = await node.network.listen()
             made.append(node)
         yield made
+
+
+class StoppedTimers:
+    """Of a node whose loop turns no more, but that has said that it is there."""
+
+    def time(self) -> float:
+        return asyncio.get_running_loop().time()
+
+    def call_later(self, delay: float, callback: Callable[..., object], *arguments: Any) -> asyncio.TimerHandle:
+        return asyncio.get_running_loop().call_later(3600, callback, *arguments)
 
 
 def key(sequence: int = 0, plan: str = "normal") -> MessageKey:
@@ -117,17 +129,41 @@ async def test_nodes_that_connect_to_each_other_at_once_end_up_with_one_connecti
 
 
 async def test_a_node_that_was_started_again_takes_the_place_of_its_old_self() -> None:
-    async with nodes("a", "b") as (a, b):
+    async with nodes("a") as (a,), nodes("b", timers=StoppedTimers()) as (b,):
         await b.network.connect("a", *a.address)
         await a.joined.get()
         waiting = asyncio.create_task(a.network.receive("b", key(9)))
         await asyncio.sleep(0)
         async with nodes("b") as (again,):
-            await again.network.connect("a", *a.address)
+            with pytest.raises(InvalidRequest, match="name is taken"):
+                await again.network.connect("a", *a.address)
+            async with asyncio.timeout(5):
+                while not again.network.peers:
+                    with suppress(InvalidRequest):  # until the old self has been silent for two beats
+                        await again.network.connect("a", *a.address)
+                    await asyncio.sleep(0.05)
             with pytest.raises(NodeLost, match="connected again"):
                 await waiting
             assert await b.lost.get() == "a"
+            # What was told on the old connection may not have arrived: whoever waits for an answer must hear of it.
+            assert await a.lost.get() == "b"
+            assert await asyncio.wait_for(a.joined.get(), 5) == "b"
             await talk(a, again)
+
+
+async def test_a_name_that_another_node_has_is_refused() -> None:
+    async with nodes("a", "b") as (a, b):
+        await b.network.connect("a", *a.address)
+        await a.joined.get()
+        async with nodes("b") as (other,):
+            with pytest.raises(InvalidRequest, match="name is taken: 'b'"):
+                await other.network.connect("a", *a.address)
+        async with nodes("a") as (other,):
+            with pytest.raises(InvalidRequest, match="name is taken: 'a'"):
+                await other.network.meet(*a.address)
+        with pytest.raises(NodeLost, match="itself"):
+            await a.network.meet(*a.address)
+        await talk(a, b)
 
 
 async def test_nobody_is_there() -> None:
@@ -191,6 +227,21 @@ async def test_a_sender_hears_that_its_message_was_given_up_before_it_came() -> 
             await a.network.send("b", key(), memoryview(b"hello"))
         (peer,) = b.network.statistics().peers
         assert (peer.offered, peer.incoming) == (0, 0)
+
+
+async def test_an_offer_that_was_withdrawn_is_not_kept_for_ever() -> None:
+    """Its plan may never come to the receiver: the coordinator was lost before it told everybody."""
+    limits = NetworkLimits(wait_seconds=0.2, heartbeat_seconds=0.05)
+    async with nodes("a", "b", limits=limits) as (a, b):
+        await a.network.connect("b", *b.address)
+        await b.joined.get()
+        sending = asyncio.create_task(a.network.send("b", key(), memoryview(b"hello"), patience=math.inf))
+        await until(lambda: b.network.statistics().peers[0].offered == 1)
+        sending.cancel()
+        await asyncio.gather(sending, return_exceptions=True)
+        await until(lambda: b.network.statistics().peers[0].offered == 0)
+        inbox = b.network._peers["a"]._inbox
+        await until(lambda: not inbox._offers and not inbox._keys)
 
 
 async def test_messages_wait_for_the_receivers_memory() -> None:
@@ -284,3 +335,51 @@ async def test_connections_leave_no_descriptors_behind() -> None:
             b.network.disconnect("a", "enough")
             await a.lost.get()
         await until(lambda: len(os.listdir("/proc/self/fd")) <= before)
+
+
+async def test_who_may_wait_for_ever_is_not_given_up() -> None:
+    limits = NetworkLimits(wait_seconds=0.1, heartbeat_seconds=0.05)
+    async with nodes("a", "b", limits=limits) as (a, b):
+        await a.network.connect("b", *b.address)
+        await b.joined.get()
+        patient = [
+            asyncio.create_task(a.network.send("b", key(1), memoryview(b"one"), patience=math.inf)),
+            asyncio.create_task(a.network.receive("b", key(2), patience=math.inf)),
+            asyncio.create_task(a.network.offered("b", key(3), patience=30.0)),
+        ]
+        hasty = await asyncio.gather(
+            a.network.send("b", key(4), memoryview(b"four")),
+            a.network.receive("b", key(5)),
+            a.network.offered("b", key(6), patience=0.2),
+            return_exceptions=True,
+        )
+        assert all(isinstance(end, ResourceExhausted) for end in hasty)
+        assert not any(task.done() for task in patient)
+        late = [
+            asyncio.create_task(b.network.send("a", key(2), memoryview(b"two"))),
+            asyncio.create_task(b.network.send("a", key(3), memoryview(b"three"))),
+        ]
+        assert bytes(await b.network.receive("a", key(1))) == b"one"  # type: ignore[arg-type]
+        _, two, length = await asyncio.gather(*patient)
+        assert (bytes(two), length) == (b"two", 5)  # type: ignore[arg-type]
+        await a.network.receive("b", key(3))
+        await asyncio.gather(*late)
+
+
+@pytest.mark.parametrize("end", ["plan", "peer"])
+async def test_who_may_wait_for_ever_ends_with_the_plan_or_the_peer(end: str) -> None:
+    async with nodes("a", "b") as (a, b):
+        await a.network.connect("b", *b.address)
+        await b.joined.get()
+        patient = [
+            asyncio.create_task(a.network.send("b", key(1), memoryview(b"one"), patience=math.inf)),
+            asyncio.create_task(a.network.receive("b", key(2), patience=math.inf)),
+            asyncio.create_task(a.network.offered("b", key(3), patience=math.inf)),
+        ]
+        await asyncio.sleep(0)
+        if end == "plan":
+            a.network.close_plan("normal")
+        else:
+            b.network.disconnect("a", "enough")
+        ends = await asyncio.gather(*patient, return_exceptions=True)
+        assert [type(each) for each in ends] == [Cancelled if end == "plan" else NodeLost] * 3

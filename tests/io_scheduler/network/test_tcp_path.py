@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from functools import partial
 from typing import cast
 
 import pytest
@@ -14,9 +15,11 @@ from xxhash import xxh3_64_intdigest
 from pystachio.errors import Cancelled, DataError, NodeLost, PystachioError
 from pystachio.io_scheduler.network.data_path import Arrival
 from pystachio.io_scheduler.network.frames import DATA_BYTES, Data, decode_data, encode_data
+from pystachio.io_scheduler.network.seal import MAC_BYTES, make_seals
 from pystachio.io_scheduler.network.tcp_path import TcpPath
 
-SESSION, EPOCH = 77, 5
+SESSION, EPOCH, KEY = 77, 5, b"k" * 32
+HEADER_BYTES = DATA_BYTES + MAC_BYTES
 
 
 class FakeTransport:
@@ -27,7 +30,9 @@ class FakeTransport:
         self.written = bytearray()
         self.waiting = bytearray()
         self.aborted = False
+        self.reads = True
         self.due: list[Callable[[], object]] = []
+        self.soon: list[Callable[[], object]] = []
 
     def get_extra_info(self, name: str) -> None:
         return None
@@ -58,12 +63,24 @@ class FakeTransport:
     def abort(self) -> None:
         self.aborted = True
 
+    def pause_reading(self) -> None:
+        self.reads = False
+
+    def resume_reading(self) -> None:
+        assert not self.aborted
+        self.reads = True
+
+    def turn(self) -> None:
+        """Of the loop."""
+        while self.soon:
+            self.soon.pop()()
+
     def time(self) -> float:
         return 0.0
 
     def call_later(self, delay: float, callback: Callable[[], object]) -> asyncio.TimerHandle:
-        assert delay == 7.0
-        self.due.append(callback)
+        assert delay in (0.0, 7.0)
+        (self.due if delay else self.soon).append(callback)
         return cast(asyncio.TimerHandle, None)
 
 
@@ -72,6 +89,20 @@ class Ends:
         self.arrived: dict[int, Arrival] = {}
         self.sent: dict[int, PystachioError | None] = {}
         self.lost: list[PystachioError] = []
+        self.peer = make_seals(KEY, b"data", is_initiator=False)
+        self.transport: FakeTransport | None = None
+        self.flushed_at: list[int] = []
+        """How much data had been written each time."""
+
+    def flush(self) -> None:
+        assert self.transport is not None
+        self.flushed_at.append(len(self.transport.written))
+
+    def header(self, content: bytes, grant: int, **changes: int) -> bytes:
+        """The peer's next one."""
+        data = Data(len(content), 0, True, grant, SESSION, EPOCH, xxh3_64_intdigest(content))
+        block = encode_data(data._replace(**changes))
+        return block + self.peer.outgoing.mac(block)
 
     def arrive(self, grant: int, arrival: Arrival) -> None:
         assert grant not in self.arrived, "an end comes once"
@@ -86,9 +117,17 @@ def make(transport: FakeTransport | None = None) -> tuple[TcpPath, FakeTransport
     ends = Ends()
     transport = transport if transport is not None else FakeTransport()
     path = TcpPath(
-        session=SESSION, epoch=EPOCH, node="peer", timers=transport, give_up_seconds=7.0, lost=ends.lost.append
+        session=SESSION,
+        epoch=EPOCH,
+        seals=make_seals(KEY, b"data", is_initiator=True),
+        node="peer",
+        timers=transport,
+        give_up_seconds=7.0,
+        flush=ends.flush,
+        lost=ends.lost.append,
     )
     path.run(cast(asyncio.Transport, transport))
+    ends.transport = transport
     return path, transport, ends
 
 
@@ -96,11 +135,6 @@ def expect(path: TcpPath, ends: Ends, grant: int, length: int) -> bytearray:
     buffer = bytearray(length)
     path.expect(grant, memoryview(buffer), lambda arrival: ends.arrive(grant, arrival))
     return buffer
-
-
-def header(content: bytes, grant: int, **changes: int) -> bytes:
-    data = Data(len(content), 0, True, grant, SESSION, EPOCH, xxh3_64_intdigest(content))
-    return encode_data(data._replace(**changes))
 
 
 def feed(path: TcpPath, stream: bytes, step: int = 1 << 20) -> None:
@@ -123,10 +157,44 @@ def test_data_land_in_their_buffers_in_any_order_and_however_cut(
     buffers = {grant: expect(path, ends, grant, len(content)) for grant, content in enumerate(contents)}
     order = list(buffers)
     random.shuffle(order)  # type: ignore[attr-defined]
-    feed(path, b"".join(header(contents[grant], grant) + contents[grant] for grant in order), step)
+    feed(path, b"".join(ends.header(contents[grant], grant) + contents[grant] for grant in order), step)
     assert all(bytes(buffers[grant]) == contents[grant] for grant in order)
     assert all(ends.arrived[grant] == Arrival(len(contents[grant])) for grant in order)
     assert not ends.lost
+
+
+def test_the_loop_turns_between_two_data() -> None:
+    path, transport, ends = make()
+    for grant in (1, 2):
+        expect(path, ends, grant, 3)
+    for grant in (1, 2):
+        feed(path, ends.header(b"abc", grant) + b"ab")
+        assert transport.reads
+        feed(path, b"c")
+        assert not transport.reads
+        transport.turn()
+    assert transport.reads
+    expect(path, ends, 3, 3)
+    feed(path, ends.header(b"abc", 3) + b"abc")
+    path.close(NodeLost("it is over"))
+    transport.turn()
+
+
+def test_a_control_connection_that_ends_before_data_ends_the_path() -> None:
+    path, transport, ends = make()
+    gone = NodeLost("a node does not read its control connection")
+    path._flush = lambda: path.close(gone)
+    path.send(1, memoryview(b"abc"), partial(ends.send, 1))
+    assert ends.sent == {1: gone}
+    assert transport.aborted
+    assert not transport.written
+
+
+def test_what_was_said_goes_before_data() -> None:
+    path, _, ends = make()
+    for grant in (1, 2):
+        path.send(grant, memoryview(b"abc"), partial(ends.send, grant))
+    assert ends.flushed_at == [0, HEADER_BYTES + 3]
 
 
 @pytest.mark.parametrize(
@@ -141,7 +209,7 @@ def test_data_land_in_their_buffers_in_any_order_and_however_cut(
 def test_damaged_or_foreign_data_harm_their_grant_only(changes: dict[str, int], words: str) -> None:
     path, _, ends = make()
     bad, good = expect(path, ends, 1, 10), expect(path, ends, 2, 10)
-    feed(path, header(b"0123456789", 1, **changes) + b"0123456789" + header(b"abcdefghij", 2) + b"abcdefghij")
+    feed(path, ends.header(b"0123456789", 1, **changes) + b"0123456789" + ends.header(b"abcdefghij", 2) + b"abcdefghij")
     error = ends.arrived[1].error
     assert isinstance(error, DataError)
     assert words in error.message
@@ -155,7 +223,7 @@ def test_damaged_or_foreign_data_harm_their_grant_only(changes: dict[str, int], 
 def test_data_that_are_cut_are_an_error_of_their_grant() -> None:
     path, _, ends = make()
     expect(path, ends, 1, 10)
-    feed(path, header(b"01234", 1) + b"01234")
+    feed(path, ends.header(b"01234", 1) + b"01234")
     assert isinstance(ends.arrived[1].error, DataError)
     assert not ends.lost
 
@@ -164,7 +232,7 @@ def test_data_that_are_cut_are_an_error_of_their_grant() -> None:
 def test_data_that_were_not_asked_for_end_the_connection(grant: int, length: int) -> None:
     path, transport, ends = make()
     expect(path, ends, 1, 10)
-    feed(path, header(b"", grant, length=length) + b"x" * 64)
+    feed(path, ends.header(b"", grant, length=length) + b"x" * 64)
     assert transport.aborted
     assert len(ends.lost) == 1
     assert isinstance(ends.arrived[1].error, NodeLost)
@@ -173,7 +241,7 @@ def test_data_that_were_not_asked_for_end_the_connection(grant: int, length: int
 def test_the_same_grant_is_answered_once() -> None:
     path, transport, ends = make()
     expect(path, ends, 1, 3)
-    feed(path, header(b"abc", 1) + b"abc" + header(b"abc", 1))
+    feed(path, ends.header(b"abc", 1) + b"abc" + ends.header(b"abc", 1))
     assert ends.arrived[1] == Arrival(3)
     assert transport.aborted
 
@@ -181,23 +249,23 @@ def test_the_same_grant_is_answered_once() -> None:
 def test_a_void_answer_carries_its_reason() -> None:
     path, _, ends = make()
     expect(path, ends, 1, 3)
-    feed(path, header(b"", 1, code=3))
+    feed(path, ends.header(b"", 1, code=3))
     assert isinstance(ends.arrived[1].error, DataError)
     assert not ends.lost
 
 
-@pytest.mark.parametrize("read", [0, 5, DATA_BYTES, DATA_BYTES + 1, DATA_BYTES + 99])
+@pytest.mark.parametrize("read", [0, 5, HEADER_BYTES, HEADER_BYTES + 1, HEADER_BYTES + 99])
 def test_what_was_given_up_is_read_elsewhere(read: int) -> None:
     path, _, ends = make()
     content = bytes(range(1, 101))
     buffer = expect(path, ends, 1, 100)
-    stream = header(content, 1) + content
+    stream = ends.header(content, 1) + content
     feed(path, stream[:read])
     path.give_up(1)
     assert isinstance(ends.arrived[1].error, Cancelled)
     buffer[:] = bytes(100)
     after = expect(path, ends, 2, 3)
-    feed(path, stream[read:] + header(b"abc", 2) + b"abc")
+    feed(path, stream[read:] + ends.header(b"abc", 2) + b"abc")
     assert not any(buffer), "the buffer is somebody else's by now"
     assert after == b"abc"
     path.give_up(1)
@@ -208,7 +276,7 @@ def test_what_is_given_up_may_never_come() -> None:
     path, _, ends = make()
     expect(path, ends, 1, 3)
     path.give_up(1)
-    feed(path, header(b"", 1, code=1))
+    feed(path, ends.header(b"", 1, code=1))
     assert ends.arrived[1].error is not None
     assert not ends.lost
 
@@ -233,9 +301,11 @@ def test_sending_tells_when_the_buffer_is_free() -> None:
     assert not ends.lost
     sent, position = [], 0
     while position < len(transport.written):
-        data = decode_data(transport.written[position : position + DATA_BYTES])
+        block, end = transport.written[position : position + DATA_BYTES], position + DATA_BYTES
+        ends.peer.incoming.check(block, transport.written[end : end + MAC_BYTES])
+        data = decode_data(block)
         sent.append((data.grant, data.length))
-        position += DATA_BYTES + data.length
+        position = end + MAC_BYTES + data.length
     assert sent == [(1, 100), (2, 100), (3, 0)]
 
 
@@ -266,3 +336,17 @@ def test_a_receiver_that_does_not_take_what_nobody_wants_to_send_is_lost() -> No
         callback()
     assert isinstance(ends.sent[1], NodeLost)
     assert len(ends.lost) == 1
+
+
+def test_a_header_that_is_not_authentic_ends_the_connection() -> None:
+    for forge in (
+        lambda ends: bytes([1]) + ends.header(b"abc", 1)[1:],
+        lambda ends: (ends.header(b"abc", 2), ends.header(b"abc", 1))[1],
+        lambda ends: ends.header(b"abc", 1)[:-1] + b"?",
+    ):
+        path, transport, ends = make()
+        into = expect(path, ends, 1, 3)
+        feed(path, forge(ends) + b"abc")
+        assert transport.aborted
+        assert "not authentic" in str(ends.arrived[1].error)
+        assert not any(into)

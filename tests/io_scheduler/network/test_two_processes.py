@@ -166,7 +166,7 @@ async def test_a_frozen_peer_is_lost_in_time(carrier: str) -> None:
 @pytest.mark.parametrize("side", ["sender", "receiver", "other sender", "other receiver"])
 async def test_cancelling_in_mid_transfer_frees_both_ends(carrier: str, side: str) -> None:
     async with two_nodes(carrier) as (network, other):
-        length = 8 << 20
+        length = 24 << 20
         for number in range(20):
             into = memoryview(bytearray(length))
             if ("sender" in side.split() and side.startswith("other")) or side == "receiver":
@@ -186,7 +186,8 @@ async def test_cancelling_in_mid_transfer_frees_both_ends(carrier: str, side: st
             else:
                 task.cancel()
                 end = (await asyncio.gather(task, return_exceptions=True))[0]
-                assert isinstance(end, asyncio.CancelledError) or end is None, end
+                # It may have come meanwhile.
+                assert isinstance(end, asyncio.CancelledError) or end is None or end is into, end
                 into[:] = bytes(length)
                 assert await answer in ("cancelled", "sent", xxh3_64_hexdigest(bytes(length)))
                 assert not any(into[:: 1 << 12]), "nothing is written after the end"
@@ -205,7 +206,7 @@ async def test_messages_that_nobody_asks_for_or_offers_end_in_time(carrier: str)
             network.receive("second", key(1)),
             return_exceptions=True,
         )
-        assert all(isinstance(end, ResourceExhausted) and end.setting == "network_wait_seconds" for end in ends)
+        assert all(isinstance(end, ResourceExhausted) and end.setting == "memory" for end in ends)
         assert network.peers == ("second",)
 
 

@@ -21,7 +21,7 @@ from pystachio.operators.expressions import Call, Expression, FieldReference, Li
 from pystachio.operators.fusion.flow import Flow
 from pystachio.operators.kernels.program import Program
 from pystachio.operators.kernels.selection import take_late
-from pystachio.operators.scan_rows import ScanRows
+from pystachio.operators.scans.rows import ScanRows
 from tests.operators.conftest import ListOutput
 
 Row = tuple[Any, ...]

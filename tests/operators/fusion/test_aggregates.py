@@ -9,13 +9,13 @@ import pyarrow as pa
 import pytest
 import torch
 
-from pystachio.operators.aggregate import aggregate
+from pystachio.operators.aggregation.aggregate import aggregate
 from pystachio.operators.column import FixedColumn
 from pystachio.operators.expressions import AggregateCall, Expression, FieldReference, JoinKind
 from pystachio.operators.filter import Filter
 from pystachio.operators.functions.registry import aggregate_result_type
 from pystachio.operators.fusion import flow
-from pystachio.operators.join import Join
+from pystachio.operators.joins.join import Join
 from pystachio.operators.project import Project
 from tests.operators.conftest import Source
 from tests.operators.fusion.chains import (
@@ -40,7 +40,7 @@ SCHEMA = schema_of(*TYPES)
 @pytest.fixture(autouse=True)
 def _always(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(flow, "_FEWEST_ROWS", 0)
-    monkeypatch.setattr("pystachio.operators.aggregate_partial._SMALLEST_GROUPED_BATCH", 0)
+    monkeypatch.setattr("pystachio.operators.aggregation.partial._SMALLEST_GROUPED_BATCH", 0)
 
 
 def exact_floats(r: random.Random, rows: int, nulls: float) -> FixedColumn:

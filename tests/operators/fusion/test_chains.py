@@ -10,12 +10,12 @@ import pyarrow as pa
 import pytest
 import torch
 
-from pystachio.operators.aggregate import aggregate
+from pystachio.operators.aggregation.aggregate import aggregate
 from pystachio.operators.column import FixedColumn
 from pystachio.operators.expressions import AggregateCall, FieldReference, JoinKind
 from pystachio.operators.filter import Filter
 from pystachio.operators.fusion import flow
-from pystachio.operators.join import Join
+from pystachio.operators.joins.join import Join
 from pystachio.operators.project import Project
 from tests.operators.conftest import Source
 from tests.operators.fusion.chains import (

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import operator
 import random
 from typing import Any
 
+import pyarrow as pa
 import pytest
 import torch
 
-from pystachio.operators.column import FixedColumn
+from pystachio.operators import distinct
+from pystachio.operators.column import DictionaryColumn, FixedColumn
 from pystachio.operators.filter import Filter
 from pystachio.operators.fusion import flow
+from pystachio.operators.kernels import host, portable
 from pystachio.operators.project import Project
 from tests.operators.fusion.chains import WORDS, Given, agree, batch_of, call, dictionary_of, lit, ref, schema_of
 from tests.operators.fusion.trees import FLAG, FLOAT, INT, PRICE, SCHEMA, Trees, table
@@ -60,3 +64,23 @@ def test_a_range_may_be_wider_than_the_dtype(harness: Any, function: str) -> Non
     for number in (-200, -128, -1, 0, 100, 127, 128, 300, 65_536):
         below = call(function, ref(schema, 0), lit(number, INT))
         agree(harness, lambda below=below: Filter(Given((batch_of(column),), schema), below), ordered=True)
+
+
+@pytest.mark.parametrize("kernels", [host, portable])
+@pytest.mark.parametrize("function", ["equal", "not_equal", "lt", "lte", "gt", "gte"])
+@pytest.mark.parametrize(("dtype", "words"), [(torch.int8, 400), (torch.int16, 33_000), (torch.int32, 400)])
+def test_codes_may_be_narrower_than_their_dictionary(
+    harness: Any, monkeypatch: pytest.MonkeyPatch, dtype: torch.dtype, words: int, function: str, kernels: Any
+) -> None:
+    """Dictionaries grow, and codes that are stored already stay as they are."""
+    monkeypatch.setattr(distinct, "primitives", lambda device: kernels)
+    dictionary = dictionary_of([f"{number:06}" for number in range(words)])
+    codes = torch.arange(127).to(dtype).repeat(words // 127 + 1)
+    column = DictionaryColumn(pa.string(), codes, dictionary, None)
+    schema = schema_of(pa.string())
+    python = {"equal": "eq", "not_equal": "ne", "lt": "lt", "lte": "le", "gt": "gt", "gte": "ge"}[function]
+    for number in (0, 44, 126, 127, 128, 300, words - 1):
+        below = call(function, ref(schema, 0), lit(f"{number:06}", pa.string()))
+        got = agree(harness, lambda below=below: Filter(Given((batch_of(column),), schema), below), ordered=True)
+        want = sum(getattr(operator, python)(code, number) for code in range(127)) * (words // 127 + 1)
+        assert len(got.rows) == want

@@ -16,7 +16,7 @@ from pystachio.operators.column import Column, Dictionary
 from pystachio.operators.expressions import FieldReference, JoinKind
 from pystachio.operators.filter import Filter
 from pystachio.operators.fusion import flow
-from pystachio.operators.join import Join
+from pystachio.operators.joins.join import Join
 from tests.operators.conftest import Source
 from tests.operators.fusion.chains import (
     WORDS,

@@ -13,7 +13,7 @@ from pystachio.operators.expressions import Expression
 from pystachio.operators.filter import Filter
 from pystachio.operators.fusion import flow
 from pystachio.operators.runtime_filter import RuntimeFilter, filter_of_keys
-from pystachio.operators.scan_rows import FilterUse, Piece, RowReader, ScanRows
+from pystachio.operators.scans.rows import FilterUse, Piece, RowReader, ScanRows
 from tests.operators.fusion.chains import WORDS, Given, agree, call, codes, dictionary_of, integers, lit, ref, schema_of
 from tests.operators.fusion.test_aggregates import summed
 from tests.operators.fusion.trees import INT, SCHEMA, TEXT, TYPES, Trees, table

@@ -15,10 +15,13 @@ from hypothesis import strategies as st
 from pystachio.errors import DataError
 from pystachio.operators import kernels as kernel_choice
 from pystachio.operators.arrow import column_from_arrow, column_to_arrow
-from pystachio.operators.kernels import portable
+from pystachio.operators.column import FixedColumn
+from pystachio.operators.kernels import native, portable
 from pystachio.operators.kernels.exact_sums import exact_sums
 from pystachio.operators.kernels.extremes import extreme, first
 from pystachio.operators.kernels.grouping import Grouping, group_rows, one_group
+from pystachio.operators.kernels.numbering import expected_groups
+from pystachio.operators.kernels.parts import mix_hashes, rows_by_part
 
 CPU = torch.device("cpu")
 INT64 = st.one_of(st.integers(-(2**63), 2**63 - 1), st.integers(-5, 5), st.sampled_from([-(2**63), 2**63 - 1]))
@@ -123,3 +126,47 @@ def test_spread_gives_each_row_its_groups_value() -> None:
         grouping = grouped([5, 9, 5, 7], 4, allow_direct)
         totals = grouping.sums(torch.tensor([1, 10, 2, 100]))
         assert grouping.spread(totals).tolist() == [3, 10, 3, 100]
+
+
+@pytest.mark.skipif(native.library() is None, reason="needs the compiled library")
+@pytest.mark.parametrize("width", [1, 2, 4])
+@pytest.mark.parametrize(("rows", "different"), [(1, 1), (3000, 40), (60_000, 59_000), (60_000, 2_000), (60_000, 1)])
+def test_groups_of_runs_are_those_of_all_rows(width: int, rows: int, different: int) -> None:
+    """Pieces in runs by hash, among them empty ones and one that is far longer than the others."""
+    generator = torch.Generator().manual_seed(rows + width)
+    numbers = torch.randint(0, different, (rows,), generator=generator)
+    words = torch.randint(-(2**62), 2**62, (different, width), generator=generator)[numbers]
+    heavy = torch.rand(rows, generator=generator) < 0.3
+    words[heavy] = words[0].clone()
+    pieces, edges, before = [], [], 0
+    for piece in (words[: rows // 7], words[:0], words[rows // 7 :]):
+        hashes = torch.zeros(len(piece), dtype=torch.int64)
+        for word in piece.T:
+            mix_hashes(hashes, word, None)
+        own, order = rows_by_part(hashes, 3)
+        pieces.append(piece[order.to(torch.int64)])
+        edges.append([before + edge for edge in own])
+        before += len(piece)
+    whole = torch.cat(pieces)
+    columns = [FixedColumn(pa.int64(), word.contiguous()) for word in whole.T]
+    grouping = group_rows(columns, rows, CPU, allow_direct=False, runs=torch.tensor(edges))
+    expected, ids, counts = torch.unique(whole, dim=0, return_inverse=True, return_counts=True)
+    assert grouping.groups == len(expected)
+    assert grouping.ids is not None
+    assert torch.equal(whole[grouping.representatives.to(torch.int64)][grouping.ids], whole)
+    assert torch.equal(grouping.row_counts[grouping.ids], counts[ids])
+    assert grouping.is_trivial == (len(expected) == rows)
+
+
+@pytest.mark.parametrize(("groups", "seen", "rows"), [(1, 1, 1), (1, 500, 10**6), (900, 1000, 5000), (500, 500, 9000)])
+def test_expected_groups_are_between_those_seen_and_all_rows(groups: int, seen: int, rows: int) -> None:
+    assert groups <= expected_groups(groups, seen, rows) <= rows
+
+
+@pytest.mark.parametrize("of", [100, 5000, 200_000])
+def test_expected_groups_are_about_those_of_equal_ones(of: int) -> None:
+    generator = torch.Generator().manual_seed(of)
+    keys = torch.randint(0, of, (300_000,), generator=generator)
+    for seen in (2000, 50_000):
+        expected = expected_groups(len(torch.unique(keys[:seen])), seen, len(keys))
+        assert abs(expected - len(torch.unique(keys))) <= 0.25 * of

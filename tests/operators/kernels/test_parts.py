@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from pystachio.operators.kernels import host, native, portable
-from pystachio.operators.kernels.parts import mix_hashes, rows_by_part
+from pystachio.operators.kernels.parts import mix_hashes, rows_by_part, rows_by_values
 
 pytestmark = pytest.mark.skipif(native.library() is None, reason="needs the compiled library")
 
@@ -56,6 +56,22 @@ def test_parts_hold_all_rows_in_their_order(bits: int, most: int, rows: int) -> 
             assert part_of.setdefault((number, int(keys[row])), part) == part
     if rows == 4000:
         assert all(stop > start for start, stop in pairwise(edges))
+
+
+@pytest.mark.parametrize(("bits", "most"), [(0, 1), (6, 1), (8, 1), (5, 3)])
+@pytest.mark.parametrize("rows", [0, 1, 1024, 5001])
+def test_parts_of_values_are_those_of_their_hashes(bits: int, most: int, rows: int) -> None:
+    generator = torch.Generator().manual_seed(rows)
+    above = torch.randint(0, most, (rows,), generator=generator) if most > 1 else None
+    validity = torch.rand(rows, generator=generator) < 0.7
+    columns: list[tuple[torch.Tensor, torch.Tensor | None]] = [
+        (torch.randint(-100, 100, (rows,), generator=generator).to(dtype), valid)
+        for dtype, valid in zip(INTEGERS, (None, validity, None, validity), strict=True)
+    ]
+    edges, order = rows_by_values(columns, bits, above, most)
+    expected_edges, expected_order = rows_by_part(hashes_of(columns), bits, above, most)
+    assert edges == expected_edges
+    assert torch.equal(order, expected_order)
 
 
 @pytest.mark.parametrize("dtype", INTEGERS)

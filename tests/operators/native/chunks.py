@@ -11,10 +11,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from pystachio.operators.column import Bounds, Column
-from pystachio.operators.parquet_chunks import PHYSICAL_TYPES
-from pystachio.operators.parquet_decode import FetchedExtents, RowGroupDecoder
-from pystachio.operators.parquet_dictionary import SharedDictionary
-from pystachio.operators.parquet_footer import file_version, parse_footer
+from pystachio.operators.parquet.chunks import PHYSICAL_TYPES
+from pystachio.operators.parquet.decode import FetchedExtents, RowGroupDecoder
+from pystachio.operators.parquet.dictionary import SharedDictionary
+from pystachio.operators.parquet.footer import file_version, parse_footer
 from pystachio.operators.table import ParquetFile
 from tests.operators.parquet_sources import every_type
 

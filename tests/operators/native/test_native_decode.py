@@ -18,7 +18,7 @@ from pystachio.errors import DataError
 from pystachio.operators.arrow import column_to_arrow
 from pystachio.operators.column import BytesColumn, DictionaryColumn, FixedColumn
 from pystachio.operators.kernels import native
-from pystachio.operators.parquet_dictionary import SharedDictionary
+from pystachio.operators.parquet.dictionary import SharedDictionary
 from tests.operators.native.chunks import Opened
 
 pytestmark = pytest.mark.skipif(native.library() is None, reason=f"no compiled library: {native.load().problem}")

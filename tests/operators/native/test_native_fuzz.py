@@ -12,7 +12,7 @@ import pytest
 
 from pystachio.operators.kernels import native
 from tests.operators.native.chunks import write_seeds
-from tests.operators.test_footer_chunks import written
+from tests.operators.parquet.test_footer_chunks import written
 
 SOURCES = Path(native.__file__).parent
 FLAGS = ("-std=c11", "-g", "-O1", "-Wall", "-Wextra", "-Werror", "-DPS_SANITISED", "-fsanitize=address,undefined")

@@ -14,7 +14,7 @@ from functools import cache
 from importlib.machinery import EXTENSION_SUFFIXES
 from pathlib import Path
 
-INTERFACE_VERSION = 21
+INTERFACE_VERSION = 22
 _NAME = "_native"
 
 LOWEST = -(2**63)
@@ -207,6 +207,7 @@ def _declare_arrays(loaded: ctypes.CDLL) -> None:
         "gather_bytes": (pointer, pointer, number, pointer, width, number, pointer, pointer, number),
         "mix_hashes": (pointer, width, pointer, number, pointer),
         "split_rows": (pointer, pointer, number, width, width, pointer, pointer),
+        "split_by_values": (*(pointer,) * 3, width, pointer, number, width, width, *(pointer,) * 3),
         "group_extremes": (pointer, width, pointer, width, number, width, pointer),
         "hash_views": (pointer, number, pointer),
         "copy_views": (pointer, number, pointer, pointer),
@@ -218,6 +219,8 @@ def _declare_arrays(loaded: ctypes.CDLL) -> None:
         "number_keys": (pointer, number, number, pointer, number, pointer, pointer, pointer),
         "number_texts": (*(pointer,) * 3, number, number, pointer, number, *(pointer,) * 4),
         "number_words": (pointer, width, number, number, pointer, number, *(pointer,) * 5),
+        "number_key_runs": (pointer, pointer, number, number, pointer, number, pointer, pointer),
+        "number_word_runs": (pointer, width, pointer, number, number, pointer, number, *(pointer,) * 4),
         "number_codes": (pointer, width, number, number, pointer, pointer, pointer),
         "rank_codes": (pointer, width, number, number, pointer, pointer, pointer),
         "pairs": (pointer, pointer, number, pointer, number, number, pointer, pointer, pointer),

@@ -57,11 +57,51 @@ void pystachio_split_rows(const uint64_t *hashes, const int32_t *above, int64_t 
         split_rows(hashes, above, rows, bits, parts, offsets, order);
 }
 
+#define HASHED_ROWS 1024 /* hashes of a block stay in the first-level cache */
+
+PS_CLONES static void parts_of(const uint64_t *restrict hashes, const int32_t *restrict above, int64_t rows,
+                               int32_t bits, uint8_t *restrict part_of) {
+    uint64_t mask = ((uint64_t)1 << bits) - 1;
+    if (above == NULL)
+        for (int64_t i = 0; i < rows; i++) part_of[i] = (uint8_t)(hashes[i] >> PART_SHIFT & mask);
+    else
+        for (int64_t i = 0; i < rows; i++)
+            part_of[i] = (uint8_t)((hashes[i] >> PART_SHIFT & mask) | (uint64_t)above[i] << bits);
+}
+
+int32_t pystachio_split_by_values(const void *const *values, const int32_t *widths, const uint8_t *const *validity,
+                                  int32_t columns, const int32_t *above, int64_t rows, int32_t bits, int32_t parts,
+                                  uint8_t *part_of, int32_t *offsets, int32_t *order) {
+    int32_t next[PS_MOST_PARTS] = {0}, used = 0;
+    for (int64_t row = 0; row < rows; row += HASHED_ROWS) {
+        uint64_t hashes[HASHED_ROWS];
+        int64_t block = rows - row < HASHED_ROWS ? rows - row : HASHED_ROWS;
+        memset(hashes, 0, (size_t)block * sizeof *hashes);
+        for (int32_t column = 0; column < columns; column++) {
+            const uint8_t *valid = validity[column] == NULL ? NULL : validity[column] + row;
+            const void *from = (const uint8_t *)values[column] + row * widths[column];
+            int32_t status = pystachio_mix_hashes(from, widths[column], valid, block, hashes);
+            if (status != PS_OK) return status;
+        }
+        parts_of(hashes, above == NULL ? NULL : above + row, block, bits, part_of + row);
+        for (int64_t i = row; i < row + block; i++) next[part_of[i]]++;
+    }
+    for (int32_t part = 0; part < parts; part++) {
+        int32_t size = next[part];
+        offsets[part] = next[part] = used;
+        used += size;
+    }
+    offsets[parts] = used;
+    for (int64_t i = 0; i < rows; i++) order[next[part_of[i]]++] = (int32_t)i;
+    return PS_OK;
+}
+
+/* `base` of the known groups are not in the table. */
 PS_INLINE int64_t number_rows(const int64_t *const *words, int32_t width, int64_t row, int64_t rows, uint64_t *slots,
                               int64_t capacity, int64_t *known, int32_t *numbers, int32_t *first, int64_t *counts,
-                              int64_t *groups) {
+                              int64_t base, int64_t *groups) {
     uint64_t hashes[BLOCK], mask = (uint64_t)capacity - 1;
-    int64_t count = *groups, limit = most_groups(capacity);
+    int64_t count = *groups, limit = base + most_groups(capacity);
     int shift = home_shift(capacity), cold = capacity > HOT_SLOTS;
     for (; row < rows && count + BLOCK <= limit; row += BLOCK) {
         int64_t block = rows - row < BLOCK ? rows - row : BLOCK;
@@ -106,11 +146,49 @@ int64_t pystachio_number_words(const int64_t *const *words, int32_t width, int64
                                int64_t capacity, int64_t *known, int32_t *numbers, int32_t *first, int64_t *counts,
                                int64_t *groups) {
     switch (width) {
-    case 1: return number_rows(words, 1, row, rows, slots, capacity, known, numbers, first, counts, groups);
-    case 2: return number_rows(words, 2, row, rows, slots, capacity, known, numbers, first, counts, groups);
-    case 3: return number_rows(words, 3, row, rows, slots, capacity, known, numbers, first, counts, groups);
-    default: return number_rows(words, width, row, rows, slots, capacity, known, numbers, first, counts, groups);
+    case 1: return number_rows(words, 1, row, rows, slots, capacity, known, numbers, first, counts, 0, groups);
+    case 2: return number_rows(words, 2, row, rows, slots, capacity, known, numbers, first, counts, 0, groups);
+    case 3: return number_rows(words, 3, row, rows, slots, capacity, known, numbers, first, counts, 0, groups);
+    default: return number_rows(words, width, row, rows, slots, capacity, known, numbers, first, counts, 0, groups);
     }
+}
+
+PS_INLINE int64_t number_runs(const int64_t *const *words, int32_t width, const int64_t *edges, int64_t pieces,
+                              int64_t runs, uint64_t *slots, int64_t most, int64_t *known, int32_t *numbers,
+                              int32_t *first, int64_t *counts) {
+    int64_t groups = 0, capacity = first_capacity(most);
+    for (int64_t run = 0; run < runs; run++) {
+        int64_t base = groups;
+        memset(slots, 0, (size_t)capacity * sizeof *slots);
+        for (int64_t piece = 0; piece < pieces; piece++) {
+            const int64_t *edge = edges + piece * (runs + 1) + run;
+            int64_t row = number_rows(words, width, edge[0], edge[1], slots, capacity, known, numbers, first, counts,
+                                      base, &groups);
+            while (row < edge[1]) {
+                capacity = next_capacity(capacity, most);
+                memset(slots, 0, (size_t)capacity * sizeof *slots);
+                uint64_t mask = (uint64_t)capacity - 1;
+                int shift = home_shift(capacity);
+                for (int64_t group = base; group < groups; group++) {
+                    uint64_t hash = hash_of(known[group * width]);
+                    for (int32_t w = 1; w < width; w++) hash = mixed(hash, known[group * width + w]);
+                    uint64_t at = hash >> shift;
+                    while (slots[at]) at = (at + 1) & mask;
+                    slots[at] = (hash >> 32 << 32) | (uint32_t)(group + 1);
+                }
+                row = number_rows(words, width, row, edge[1], slots, capacity, known, numbers, first, counts, base,
+                                  &groups);
+            }
+        }
+    }
+    return groups;
+}
+
+int64_t pystachio_number_word_runs(const int64_t *const *words, int32_t width, const int64_t *edges, int64_t pieces,
+                                   int64_t runs, uint64_t *slots, int64_t most, int64_t *known, int32_t *numbers,
+                                   int32_t *first, int64_t *counts) {
+    if (width == 2) return number_runs(words, 2, edges, pieces, runs, slots, most, known, numbers, first, counts);
+    return number_runs(words, width, edges, pieces, runs, slots, most, known, numbers, first, counts);
 }
 
 #define EXTREMES(TYPE, CODE)                                                                                           \

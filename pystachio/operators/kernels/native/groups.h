@@ -15,6 +15,12 @@ PS_EXPORT int32_t pystachio_mix_hashes(const void *values, int32_t width, const 
 PS_EXPORT void pystachio_split_rows(const uint64_t *hashes, const int32_t *above, int64_t rows, int32_t bits,
                                     int32_t parts, int32_t *offsets, int32_t *order);
 
+/* Both in one: part_of[] has room for one number per row. */
+PS_EXPORT int32_t pystachio_split_by_values(const void *const *values, const int32_t *widths,
+                                            const uint8_t *const *validity, int32_t columns, const int32_t *above,
+                                            int64_t rows, int32_t bits, int32_t parts, uint8_t *part_of,
+                                            int32_t *offsets, int32_t *order);
+
 #define PS_MOST_PARTS 256
 
 /* As pystachio_number_keys (hash.h) for keys of `width` words, at most PS_MOST_WORDS: word w of row i is words[w][i].
@@ -25,6 +31,11 @@ PS_EXPORT int64_t pystachio_number_words(const int64_t *const *words, int32_t wi
                                          int32_t *first, int64_t *counts, int64_t *groups);
 
 #define PS_MOST_WORDS 16
+
+/* As pystachio_number_key_runs (hash.h). */
+PS_EXPORT int64_t pystachio_number_word_runs(const int64_t *const *words, int32_t width, const int64_t *edges,
+                                             int64_t pieces, int64_t runs, uint64_t *slots, int64_t most,
+                                             int64_t *known, int32_t *numbers, int32_t *first, int64_t *counts);
 
 /* best[code] becomes the largest (else the smallest) of itself and its rows' values, all integers of `width` bytes.
  * Codes must be in range: they are the engine's own. PS_NOT_HANDLED for another width. */

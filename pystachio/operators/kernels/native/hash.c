@@ -57,10 +57,11 @@ PS_INLINE int64_t visit_homes(const int64_t *keys, int64_t rows, uint64_t *homes
     return count;
 }
 
-int64_t pystachio_number_keys(const int64_t *keys, int64_t row, int64_t rows, ps_key_slot *slots, int64_t capacity,
-                              int32_t *numbers, int32_t *first, int64_t *groups) {
+/* `base` of the known groups are not in the table. */
+PS_INLINE int64_t number_keys(const int64_t *keys, int64_t row, int64_t rows, ps_key_slot *slots, int64_t capacity,
+                              int32_t *numbers, int32_t *first, int64_t base, int64_t *groups) {
     uint64_t homes[BLOCK], mask = (uint64_t)capacity - 1;
-    int64_t found[BLOCK], known = *groups, limit = most_groups(capacity);
+    int64_t found[BLOCK], known = *groups, limit = base + most_groups(capacity);
     uint8_t waiting[BLOCK];
     for (; row < rows && known + BLOCK <= limit; row += BLOCK) {
         int64_t block = rows - row < BLOCK ? rows - row : BLOCK;
@@ -79,6 +80,38 @@ int64_t pystachio_number_keys(const int64_t *keys, int64_t row, int64_t rows, ps
     }
     *groups = known;
     return row < rows ? row : rows;
+}
+
+int64_t pystachio_number_keys(const int64_t *keys, int64_t row, int64_t rows, ps_key_slot *slots, int64_t capacity,
+                              int32_t *numbers, int32_t *first, int64_t *groups) {
+    return number_keys(keys, row, rows, slots, capacity, numbers, first, 0, groups);
+}
+
+int64_t pystachio_number_key_runs(const int64_t *keys, const int64_t *edges, int64_t pieces, int64_t runs,
+                                  ps_key_slot *slots, int64_t most, int32_t *numbers, int32_t *first) {
+    int64_t groups = 0, capacity = first_capacity(most);
+    for (int64_t run = 0; run < runs; run++) {
+        int64_t base = groups;
+        memset(slots, 0, (size_t)capacity * sizeof *slots);
+        for (int64_t piece = 0; piece < pieces; piece++) {
+            const int64_t *edge = edges + piece * (runs + 1) + run;
+            int64_t row = number_keys(keys, edge[0], edge[1], slots, capacity, numbers, first, base, &groups);
+            while (row < edge[1]) {
+                capacity = next_capacity(capacity, most);
+                memset(slots, 0, (size_t)capacity * sizeof *slots);
+                uint64_t mask = (uint64_t)capacity - 1;
+                int shift = home_shift(capacity);
+                for (int64_t group = base; group < groups; group++) {
+                    int64_t key = keys[first[group]];
+                    uint64_t at = hash_of(key) >> shift;
+                    while (slots[at].number) at = (at + 1) & mask;
+                    slots[at] = (ps_key_slot){key, group + 1};
+                }
+                row = number_keys(keys, row, edge[1], slots, capacity, numbers, first, base, &groups);
+            }
+        }
+    }
+    return groups;
 }
 
 void pystachio_find_keys(const int64_t *keys, int64_t rows, const ps_key_slot *slots, int64_t capacity,

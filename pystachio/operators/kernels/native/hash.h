@@ -1,6 +1,6 @@
 /* Open-addressing hash tables that number distinct keys (64-bit integers or byte strings) from 1, by appearance.
  *
- * Capacities are powers of two from 128 to 2^32; a free slot is zero. All memory is the caller's, so tables grow by his
+ * Capacities are powers of two from 256 to 2^32; a free slot is zero. All memory is the caller's, so tables grow by his
  * hand: `pystachio_number_*` stops at the row for which the table may be too full, `pystachio_grow_*` moves its slots
  * into a larger one that is clear. There are at most 2^31 - 1 rows: numbers[row] is the number of its key less 1,
  * first[numbers[row]] the position of the row that brought it. */
@@ -27,6 +27,12 @@ PS_EXPORT void pystachio_grow_keys(const ps_key_slot *slots, int64_t capacity, p
  * Returns the row where it stopped (`rows`: all are numbered) and updates `groups`. */
 PS_EXPORT int64_t pystachio_number_keys(const int64_t *keys, int64_t row, int64_t rows, ps_key_slot *slots,
                                         int64_t capacity, int32_t *numbers, int32_t *first, int64_t *groups);
+
+/* The same for rows in `runs` runs that have no key in common, each in a table of its own that stays in the caches. Run
+ * r has the rows from edges[r] to edges[r + 1], and as many more for each of the other `pieces`, whose edges follow.
+ * There are slots for a table of the longest run (`most`). Returns how many keys there are, numbered run by run. */
+PS_EXPORT int64_t pystachio_number_key_runs(const int64_t *keys, const int64_t *edges, int64_t pieces, int64_t runs,
+                                            ps_key_slot *slots, int64_t most, int32_t *numbers, int32_t *first);
 
 /* The number of each row's key, 0 for one that the table does not have. */
 PS_EXPORT void pystachio_find_keys(const int64_t *keys, int64_t rows, const ps_key_slot *slots, int64_t capacity,

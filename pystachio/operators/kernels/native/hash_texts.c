@@ -1,6 +1,8 @@
 /* Hash tables over byte strings. */
 #include "hash.h"
 
+#include <string.h>
+
 #include "internal.h"
 #include "slots.h"
 #include "views.h"
@@ -67,18 +69,6 @@ void pystachio_grow_texts(const uint64_t *slots, int64_t capacity, uint64_t *lar
     }
 }
 
-PS_INLINE int is_text(const uint8_t *left, const uint8_t *right, size_t length) {
-    if (length >= 8) {
-        size_t at = 0;
-        for (; at + 8 < length; at += 8)
-            if (load64(left + at) != load64(right + at)) return 0;
-        return load64(left + length - 8) == load64(right + length - 8);
-    }
-    for (size_t at = 0; at < length; at++)
-        if (left[at] != right[at]) return 0;
-    return 1;
-}
-
 PS_INLINE int same_tag(uint64_t slot, uint64_t hash) { return (slot ^ hash) >> 32 == 0; }
 
 PS_INLINE uint64_t slot_of(uint64_t hash, int64_t number) { return (hash >> 32 << 32) | (uint32_t)number; }
@@ -91,7 +81,7 @@ PS_INLINE int may_be(uint64_t slot, uint64_t hash) { return slot && same_tag(slo
 PS_INLINE int holds(const int64_t *places, int step, const uint8_t *data, uint64_t slot, const uint8_t *text,
                     size_t length) {
     const int64_t *place = places + step * number_in(slot);
-    return (size_t)(place[1] - place[0]) == length && is_text(data + place[0], text, length);
+    return (size_t)(place[1] - place[0]) == length && memcmp(data + place[0], text, length) == 0;
 }
 
 PS_INLINE void fetch(const int64_t *offsets, const uint8_t *data, int64_t rows, uint64_t *hashes, const uint64_t *slots,

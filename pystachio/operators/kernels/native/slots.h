@@ -26,8 +26,18 @@ PS_INLINE int home_shift(int64_t capacity) {
     return 64 - bits;
 }
 
-/* Searches end at a free slot, of which there always are some. */
-PS_INLINE int64_t most_groups(int64_t capacity) { return capacity / 2; }
+#define ROOMY_SLOTS (1 << 18) /* as in numbering.py */
+
+/* Searches end at a free slot, of which there always are some. Where a home slot is another key's, the processor has
+ * guessed wrong, which costs more than a miss of a table that is twice as large, as long as it is not too large. */
+PS_INLINE int64_t most_groups(int64_t capacity) { return capacity <= ROOMY_SLOTS ? capacity / 4 : capacity / 2; }
+
+#define FIRST_SLOTS (1 << 13)
+
+/* Capacities of a table that may need `most`. */
+PS_INLINE int64_t first_capacity(int64_t most) { return most < FIRST_SLOTS ? most : FIRST_SLOTS; }
+
+PS_INLINE int64_t next_capacity(int64_t capacity, int64_t most) { return 2 * capacity < most ? 2 * capacity : most; }
 
 PS_INLINE uint64_t hash_of(int64_t key) {
     uint64_t mixed = (uint64_t)key;

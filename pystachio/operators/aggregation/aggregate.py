@@ -1,0 +1,314 @@
+"""Aggregate: one row per group. Batches are folded where they are made, partial states are merged in one place."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Final, TypeVar
+
+import torch
+
+from pystachio.operators.aggregation.fold import (
+    finished,
+    finished_together,
+    merged,
+    without_rows,
+    without_values,
+)
+from pystachio.operators.aggregation.partial import PartialAggregate, described
+from pystachio.operators.aggregation.parts import FEW_ROWS, Part, can_split, in_key_order, no_parts, split_all
+from pystachio.operators.aggregation.plan import AggregatePlan, plan_aggregate
+from pystachio.operators.batch import Batch, Schema
+from pystachio.operators.expressions import AggregateCall
+from pystachio.operators.kernels.selection import slice_batch
+from pystachio.operators.operator import Operator, Output
+from pystachio.operators.small import MOST_COLUMNS, is_small
+from pystachio.runtime.channels import Receiver
+from pystachio.runtime.context import Context
+from pystachio.runtime.memory import Reservation
+
+T = TypeVar("T")
+
+_MERGE_ROWS: Final = 1 << 20
+_MERGE_BYTES: Final = 64 << 20
+"""Partial rows that wait for a merge. Merging later saves work, earlier memory."""
+
+_SPLIT_ROWS: Final = 1 << 18
+"""From so many rows on the last merge is done in parts, beside each other."""
+
+_MANY_ROWS: Final = 1 << 15
+"""A batch with so many partial rows is of many groups: they are merged in parts from the beginning."""
+
+_PORTION_ROWS: Final = 1 << 16
+"""Fewer rows are not split by themselves."""
+
+_ORDERED_ROWS: Final = 1 << 16
+"""For fewer rows it is not worth asking whether the groups are in order."""
+
+_LANES: Final = 4
+"""So many parts are finished and put out beside each other."""
+
+_TOGETHER_BYTES: Final = 4 << 20
+"""Parts that need no merge are put out together up to here."""
+
+_SMALL_BYTES: Final = 1 << 20
+"""Up to here the memory of a merge is not worth a job of its own, after which it could be given back."""
+
+
+def aggregate(
+    input: Operator,
+    keys: tuple[int, ...],
+    calls: tuple[AggregateCall, ...],
+    schema: Schema,
+    grouping_sets: tuple[tuple[int, ...], ...],
+) -> Aggregate:
+    """The physical form of `planner.logical.Aggregate`. Raises Unsupported for an unknown aggregate function."""
+    plan = plan_aggregate(input.schema, keys, calls, grouping_sets)
+    return Aggregate(PartialAggregate(input, plan), plan, schema)
+
+
+@dataclass(frozen=True, slots=True)
+class Aggregate:
+    """Breaker: merges partial states, then puts out keys, values and (with grouping sets) the index of the set."""
+
+    input: Operator
+    plan: AggregatePlan
+    schema: Schema
+
+    @property
+    def inputs(self) -> tuple[Operator, ...]:
+        return (self.input,)
+
+    def label(self) -> str:
+        return f"Aggregate {described(self.plan, self.schema)}"
+
+    async def run(self, ctx: Context, inputs: tuple[Receiver[Batch], ...], out: Output) -> None:
+        with await ctx.memory.reserve(0) as reservation:
+            waiting, parts = await self._received(ctx, inputs[0], reservation)
+            rows = sum(batch.length for batch in waiting)
+            if not parts and rows >= _ORDERED_ROWS:
+                ordered = await ctx.stream.run(in_key_order, self.plan, waiting, ctx.stream.device)
+                if ordered is not None:
+                    waiting, parts = [], [Part([batch], is_merged=True) for batch in ordered]
+                    del ordered
+                elif can_split(self.plan, ctx.stream.device) and (rows >= _SPLIT_ROWS or self._is_worth_parts(waiting)):
+                    parts = no_parts(self.plan, rows)
+            if not parts:
+                await self._put_out_at_once(ctx, waiting, out, reservation)
+                return
+            await self._split(ctx, waiting, parts, reservation)
+            parts = [part for part in parts if part.rows] or parts[:1]
+            # What is cut from common memory stays until all parts are done; a lane has its copy and its result.
+            nbytes = [part.nbytes for part in parts]
+            await reservation.resize(sum(nbytes) + 2 * _LANES * max(nbytes, default=0))
+            if self.plan.lists:
+                await self._put_out_folded(ctx, parts, out, reservation)
+                return
+            await _together([self._put_out(ctx, parts, out, reservation) for _ in range(min(_LANES, len(parts)))])
+
+    def _is_worth_parts(self, waiting: Sequence[Batch]) -> bool:
+        """Distinct values are merged twice when they are in parts: few are not worth it."""
+        return not self.plan.lists and _are_many(waiting)
+
+    async def _put_out_folded(self, ctx: Context, parts: list[Part], out: Output, reservation: Reservation) -> None:
+        """A group's distinct values are in several parts: fold each part's, then merge what that makes of the group."""
+        device, direct = ctx.stream.device, ctx.settings.direct_addressing
+        folded = await _together(
+            [ctx.stream.run(self._folded_part, part, device, allow_direct=direct) for part in parts]
+        )
+        parts.clear()
+        # The parts, their concatenation and the result exist at once.
+        await reservation.resize(3 * sum(part.nbytes for part in folded))
+        rows = await ctx.stream.run(finished_together, self.plan, folded, device, allow_direct=direct)
+        await reservation.resize(rows.nbytes)
+        await out.emit(partial(_slices, rows, ctx.settings.batch_rows), last=True)
+
+    async def _put_out_at_once(self, ctx: Context, parts: list[Batch], out: Output, reservation: Reservation) -> None:
+        """Merge, finish and put out: in one job when it is little."""
+        # The parts, their concatenation and the result exist at once.
+        await reservation.resize(3 * sum(part.nbytes for part in parts))
+        device, direct, batch_rows = ctx.stream.device, ctx.settings.direct_addressing, ctx.settings.batch_rows
+        if reservation.nbytes <= _SMALL_BYTES:
+            slices = partial(self._finished_slices, parts, batch_rows, device, allow_direct=direct)
+            small = is_small(parts) and len(self.schema) <= MOST_COLUMNS
+            await out.emit(slices, last=True, small=small)
+            return
+        rows = await ctx.stream.run(self._finished, parts, device, allow_direct=direct)
+        if rows is not None:
+            await reservation.resize(rows.nbytes)
+            await out.emit(partial(_slices, rows, batch_rows), last=True)
+
+    def _finished_slices(
+        self, parts: list[Batch], batch_rows: int, device: torch.device, *, allow_direct: bool
+    ) -> Iterator[Batch]:
+        rows = self._finished(parts, device, allow_direct=allow_direct)
+        if rows is not None:
+            yield from _slices(rows, batch_rows)
+
+    def _finished(self, parts: list[Batch], device: torch.device, *, allow_direct: bool) -> Batch | None:
+        """The output; None for no group. The parts are given up."""
+        if not parts:
+            parts = without_rows(self.plan, self.input.schema, device)
+        if not parts:
+            return None
+        groups = merged(self.plan, parts, device, allow_direct=allow_direct)
+        parts.clear()
+        return finished(self.plan, groups, device, allow_direct=allow_direct)
+
+    async def _put_out(self, ctx: Context, parts: list[Part], out: Output, reservation: Reservation) -> None:
+        """Merge, finish and put out parts until none is left, small ones together."""
+        device, direct, batch_rows = ctx.stream.device, ctx.settings.direct_addressing, ctx.settings.batch_rows
+        while parts:
+            some = [parts.pop()]
+            nbytes = some[0].nbytes
+            while parts and parts[-1].is_merged and nbytes + parts[-1].nbytes <= _TOGETHER_BYTES:
+                some.append(parts.pop())
+                nbytes += some[-1].nbytes
+            # The results, which are no larger.
+            await reservation.resize(reservation.nbytes + nbytes)
+            await out.emit(partial(self._finished_parts, some, batch_rows, device, allow_direct=direct))
+            await reservation.resize(reservation.nbytes - nbytes)
+
+    def _finished_parts(
+        self, parts: list[Part], batch_rows: int, device: torch.device, *, allow_direct: bool
+    ) -> Iterator[Batch]:
+        while parts:
+            yield from _slices(self._finished_part(parts.pop(0), device, allow_direct=allow_direct), batch_rows)
+
+    def _merged_part(self, part: Part, device: torch.device, *, allow_direct: bool) -> Batch:
+        """Each group once. The part's batches are given up."""
+        batches, runs = part.take()
+        return (
+            batches[0] if part.is_merged else merged(self.plan, batches, device, allow_direct=allow_direct, runs=runs)
+        )
+
+    def _finished_part(self, part: Part, device: torch.device, *, allow_direct: bool) -> Batch:
+        whole = self._merged_part(part, device, allow_direct=allow_direct)
+        return finished(self.plan, whole, device, allow_direct=allow_direct)
+
+    def _folded_part(self, part: Part, device: torch.device, *, allow_direct: bool) -> Batch:
+        whole = self._merged_part(part, device, allow_direct=allow_direct)
+        return without_values(self.plan, whole, device, allow_direct=allow_direct)
+
+    async def _received(
+        self, ctx: Context, receiver: Receiver[Batch], reservation: Reservation
+    ) -> tuple[list[Batch], list[Part]]:
+        """Partial batches that are still to be merged, and parts, if it came to that."""
+        waiting: list[Batch] = []
+        waiting_rows, waiting_bytes = 0, 0
+        enough_rows, enough_bytes = _MERGE_ROWS, _MERGE_BYTES
+        parts: list[Part] = []
+        device = ctx.stream.device
+        is_first = True
+        async for batch in receiver:
+            ctx.metrics.add_batch(rows_in=batch.length, batches=0)
+            await reservation.resize(reservation.nbytes + batch.nbytes)
+            waiting.append(batch)
+            waiting_rows += batch.length
+            waiting_bytes += batch.nbytes
+            if waiting_rows < enough_rows and waiting_bytes < enough_bytes:
+                continue
+            if is_first and await ctx.stream.run(in_key_order, self.plan, waiting, device) is not None:
+                # No two batches share more than one group: merging them would change nothing.
+                enough_rows, enough_bytes = 2 * waiting_rows, 2 * waiting_bytes
+                continue
+            is_first = False
+            if not parts and can_split(self.plan, device) and _are_many(waiting):
+                if waiting_rows < FEW_ROWS and waiting_bytes < _MERGE_BYTES:
+                    # Perhaps that was all.
+                    enough_rows = FEW_ROWS
+                    continue
+                parts = no_parts(self.plan, 2 * FEW_ROWS)
+            if parts:
+                await self._split(ctx, waiting, parts, reservation)
+                shrank = await self._shrunk(ctx, parts, reservation)
+                held_rows, held_bytes = sum(part.rows for part in parts), sum(part.nbytes for part in parts)
+                waiting_rows, waiting_bytes = 0, 0
+            else:
+                rows = waiting_rows
+                waiting = [await self._merge(ctx, waiting, reservation)]
+                held_rows, held_bytes = waiting[0].length, waiting[0].nbytes
+                shrank = 2 * held_rows <= rows
+                waiting_rows, waiting_bytes = held_rows, held_bytes
+            # What did not shrink would be merged in vain again and again: wait for a multiple of it.
+            factor = 1 if shrank else 4
+            enough_rows = waiting_rows + max(_MERGE_ROWS, factor * held_rows)
+            enough_bytes = waiting_bytes + max(_MERGE_BYTES, factor * held_bytes)
+        return waiting, parts
+
+    async def _split(self, ctx: Context, waiting: list[Batch], parts: list[Part], reservation: Reservation) -> None:
+        """Move the batches into the parts."""
+        if not waiting:
+            return
+        await reservation.resize(reservation.nbytes + sum(batch.nbytes for batch in waiting))
+        pieces = await _together(
+            [ctx.stream.run(split_all, self.plan, some, len(parts)) for some in _portions(waiting)]
+        )
+        waiting.clear()
+        for split in pieces:
+            for part, (batch, runs) in zip(parts, split, strict=True):
+                if batch.length or not part.batches:
+                    part.add(batch, runs)
+        await reservation.resize(sum(part.nbytes for part in parts))
+
+    async def _shrunk(self, ctx: Context, parts: list[Part], reservation: Reservation) -> bool:
+        """Merge the parts if one of them says that they become half of what they are."""
+        # The parts, their concatenation and the result exist at once.
+        await reservation.resize(3 * sum(part.nbytes for part in parts))
+        device, direct = ctx.stream.device, ctx.settings.direct_addressing
+        model = max(parts, key=lambda part: part.rows)
+        rows, merging, shrinks = model.rows, [model], False
+        while merging:
+            wholes = await _together(
+                [ctx.stream.run(self._merged_part, part, device, allow_direct=direct) for part in merging]
+            )
+            for part, whole in zip(merging, wholes, strict=True):
+                part.replace(whole)
+            shrinks = 2 * model.rows <= rows
+            merging = [part for part in parts if part is not model] if shrinks and merging == [model] else []
+        await reservation.resize(sum(part.nbytes for part in parts))
+        return shrinks
+
+    async def _merge(self, ctx: Context, waiting: list[Batch], reservation: Reservation) -> Batch:
+        """The rows of all with each group once."""
+        # The parts, their concatenation and the result exist at once.
+        await reservation.resize(3 * sum(part.nbytes for part in waiting))
+        direct = ctx.settings.direct_addressing
+        whole = await ctx.stream.run(merged, self.plan, waiting, ctx.stream.device, allow_direct=direct)
+        await reservation.resize(whole.nbytes)
+        return whole
+
+
+def _are_many(waiting: Sequence[Batch]) -> bool:
+    """Whether a batch alone has so many groups that tables of all would leave the processor's caches."""
+    return any(batch.length >= _MANY_ROWS for batch in waiting)
+
+
+def _portions(batches: Sequence[Batch]) -> Iterator[list[Batch]]:
+    """The batches in lists of enough rows to be worth a job."""
+    portion: list[Batch] = []
+    rows = 0
+    for batch in batches:
+        portion.append(batch)
+        rows += batch.length
+        if rows >= _PORTION_ROWS:
+            yield portion
+            portion, rows = [], 0
+    if portion:
+        yield portion
+
+
+async def _together(work: Sequence[Coroutine[Any, Any, T]]) -> list[T]:
+    """All of it at once; an error of a single one is not wrapped."""
+    if len(work) == 1:
+        return [await work[0]]
+    async with asyncio.TaskGroup() as group:
+        tasks = [group.create_task(one) for one in work]
+    return [task.result() for task in tasks]
+
+
+def _slices(batch: Batch, rows: int) -> Iterator[Batch]:
+    for start in range(0, batch.length, rows):
+        yield slice_batch(batch, start, min(start + rows, batch.length))

@@ -1,0 +1,139 @@
+"""PartialAggregate: batches are folded where they are made, if that makes them smaller."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from itertools import chain
+from typing import ClassVar, Final, Protocol
+
+import torch
+
+from pystachio.operators.aggregation.fold import SAMPLE_ROWS, expected_groups, partial_batches
+from pystachio.operators.aggregation.plan import AggregatePlan, partial_schema
+from pystachio.operators.batch import Batch, Schema
+from pystachio.operators.column import BytesColumn, ViewColumn
+from pystachio.operators.operator import Operator
+from pystachio.runtime.channels import Receiver
+from pystachio.runtime.context import Context
+
+_SMALLEST_GROUPED_BATCH: Final = 4096
+"""Grouping a batch costs as much as merging this many rows with others."""
+
+_SAMPLED_BATCH: Final = 4 * SAMPLE_ROWS
+"""So large a batch is not grouped before a sample says that it pays."""
+
+_WORTH: Final = 3
+_WORTH_OF_TEXTS: Final = 2
+"""A sample must promise so many rows for each group: a table that is made in vain costs more than moving the rows."""
+
+_BATCHES_PASSED_THROUGH: Final = 7
+"""After a batch that did not shrink so many are not even tried, after the next one twice as many, and so on."""
+
+
+@dataclass(frozen=True, slots=True)
+class PartialAggregate:
+    """Streaming: each batch by itself as partial states, in the layout of `aggregation.plan`."""
+
+    input: Operator
+    plan: AggregatePlan
+
+    prefers_large_batches: ClassVar[bool] = True
+
+    @property
+    def inputs(self) -> tuple[Operator, ...]:
+        return (self.input,)
+
+    @property
+    def schema(self) -> Schema:
+        return partial_schema(self.plan, self.input.schema)
+
+    def label(self) -> str:
+        return f"PartialAggregate {described(self.plan, self.schema)}"
+
+    async def open(self, ctx: Context, builds: tuple[Receiver[Batch], ...]) -> PartialFold:
+        gains = tuple(_Gain() for _ in range(len(self.plan.lists) if self.plan.tagged else 1))
+        return PartialFold(self.plan, ctx.stream.device, ctx.settings.direct_addressing, gains)
+
+
+@dataclass(slots=True)
+class _Gain:
+    """Whether grouping batches pays. Threads may race here; the worst is a batch grouped in vain."""
+
+    to_pass_through: int = 0
+    next_to_pass_through: int = _BATCHES_PASSED_THROUGH
+    shrank: bool = False
+    """The last batch that was tried."""
+
+    def should_reduce(self) -> bool:
+        if self.to_pass_through > 0:
+            self.to_pass_through -= 1
+            return False
+        return True
+
+    def record(self, rows: int, groups: int) -> None:
+        self.shrank = 2 * groups <= rows
+        if self.shrank:
+            self.next_to_pass_through = _BATCHES_PASSED_THROUGH
+        else:
+            self.to_pass_through = self.next_to_pass_through
+            self.next_to_pass_through *= 2
+
+
+class KeptStates(Protocol):
+    """States that stay between batches until the end."""
+
+    def finish(self) -> Iterator[Batch]: ...
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PartialFold:
+    """An opened PartialAggregate. `gains`: of all rows, or of each list of distinct values where there are several.
+    `kept`: what programs folded in its place (`operators.fusion`)."""
+
+    plan: AggregatePlan
+    device: torch.device
+    allow_direct: bool
+    gains: tuple[_Gain, ...]
+    kept: list[KeptStates] = field(default_factory=list)
+
+    def process(self, batch: Batch) -> Iterator[Batch]:
+        large = batch.length >= _SMALLEST_GROUPED_BATCH
+        tried = [large and self._pays(number, batch) for number in range(len(self.gains))]
+        reduce = tried if self.plan.group_width else [True]
+        groups = []
+        for part in partial_batches(self.plan, batch, self.device, reduce=reduce, allow_direct=self.allow_direct):
+            groups.append(part.length)
+            yield part
+        if len(self.plan.sets) <= 1:
+            # Before those of lists of distinct values come the other states.
+            for gain, was_tried, count in zip(self.gains, tried, groups[self.plan.tagged :], strict=True):
+                if was_tried:
+                    gain.record(batch.length, count)
+
+    def _pays(self, number: int, batch: Batch) -> bool:
+        """Whether to group the batch, as far as earlier ones and a sample say."""
+        gain = self.gains[number]
+        if not gain.should_reduce():
+            return False
+        if gain.shrank or self.plan.sets or not self.plan.group_width or batch.length < _SAMPLED_BATCH:
+            return True
+        expected = expected_groups(self.plan, batch, number, self.device, allow_direct=self.allow_direct)
+        worth = (
+            _WORTH_OF_TEXTS if any(isinstance(column, BytesColumn | ViewColumn) for column in batch.columns) else _WORTH
+        )
+        if worth * expected > batch.length:
+            gain.record(batch.length, batch.length)
+            return False
+        return True
+
+    def finish(self) -> Iterator[Batch] | None:
+        return chain.from_iterable(kept.finish() for kept in self.kept) if self.kept else None
+
+
+def described(plan: AggregatePlan, schema: Schema) -> str:
+    """The aggregation in SQL's words; `schema` begins with the keys."""
+    keys = ", ".join(field.name for field in schema[: len(plan.keys)])
+    functions = ", ".join(outcome.function for outcome in plan.outcomes)
+    sets = f" sets={len(plan.sets)}" if plan.sets else ""
+    return f"by [{keys}] of [{functions}]{sets}"

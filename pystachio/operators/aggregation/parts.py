@@ -1,0 +1,167 @@
+"""Partial batches in parts: rows of one group are in one part, so that parts are merged by themselves and at once.
+
+Tables of a part stay in the processor's caches. The idea is radix partitioning (Manegold, Boncz and Kersten,
+"Optimizing main-memory join on modern hardware", 2002).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import Final
+
+import torch
+
+from pystachio.operators.aggregation.fold import merged
+from pystachio.operators.aggregation.plan import AggregatePlan
+from pystachio.operators.batch import Batch
+from pystachio.operators.column import BytesColumn, Column, DictionaryColumn, FixedColumn, ViewColumn
+from pystachio.operators.kernels import native
+from pystachio.operators.kernels.key_parts import float_bits
+from pystachio.operators.kernels.parts import MOST_PARTS, rows_by_values
+from pystachio.operators.kernels.selection import concat_batches, own_texts, plain, slice_batch, take_batch, widen
+from pystachio.operators.kernels.strings import index
+from pystachio.operators.kernels.texts import hash_texts
+
+_PART_BITS: Final = 5
+_FEW_PART_BITS: Final = 3
+FEW_ROWS: Final = 1 << 21
+_FEWEST_PART_BITS: Final = 2
+_FEWEST_ROWS: Final = 1 << 19
+"""So many rows or fewer make fewer parts, each of which has its price."""
+_BITS: Final = 6
+_FEWEST_RUN_BITS: Final = 3
+"""Of the hash, for parts and their runs together: as many runs as pay for a sort by them."""
+_MOST_TAGS: Final = 8
+
+
+@dataclass(slots=True, eq=False)
+class Part:
+    """Partial batches that share no group with other parts. `is_merged`: there is one, with each group once."""
+
+    batches: list[Batch]
+    is_merged: bool = False
+    runs: list[list[int]] = field(default_factory=list)
+    """Where the runs of each batch begin and end, as long as all are as they were split: rows of different runs are of
+    different groups, and tables of a run stay in the innermost caches."""
+
+    def add(self, batch: Batch, runs: list[int]) -> None:
+        """Rows as they were split."""
+        if len(self.runs) == len(self.batches):
+            self.runs.append(runs)
+        self.batches.append(batch)
+        self.is_merged = False
+
+    def replace(self, merged: Batch) -> None:
+        """All batches by one that has each group once."""
+        self.batches, self.is_merged, self.runs = [merged], True, []
+
+    def take(self) -> tuple[list[Batch], torch.Tensor | None]:
+        """The batches, which are given up, and the `runs` of their rows one after the other."""
+        batches, runs = self.batches, self.runs
+        self.batches, self.runs = [], []
+        if not batches or len(runs) < len(batches):
+            return batches, None
+        edges = torch.tensor(runs)
+        lengths = torch.tensor([batch.length for batch in batches])
+        return batches, edges + (lengths.cumsum(0) - lengths).unsqueeze(1)
+
+    @property
+    def rows(self) -> int:
+        return sum(batch.length for batch in self.batches)
+
+    @property
+    def nbytes(self) -> int:
+        return sum(batch.nbytes for batch in self.batches)
+
+
+def no_parts(plan: AggregatePlan, rows: int) -> list[Part]:
+    """As many as pay for about so many rows: a power of two for each tag."""
+    bits = _FEWEST_PART_BITS if rows <= _FEWEST_ROWS else _FEW_PART_BITS if rows <= FEW_ROWS else _PART_BITS
+    parts = _tags(plan) << bits
+    return [Part([]) for _ in range(parts)]
+
+
+def _tags(plan: AggregatePlan) -> int:
+    """Rows of different tags are of different groups, and each part is narrower if it has those of one only."""
+    return len(plan.lists) + 1 if plan.tagged and len(plan.lists) < _MOST_TAGS else 1
+
+
+def can_split(plan: AggregatePlan, device: torch.device) -> bool:
+    """Whether parts pay: they are for the processors of a CPU, and strings are hashed in C."""
+    return plan.group_width > 0 and device.type == "cpu" and native.library() is not None
+
+
+def split_all(plan: AggregatePlan, batches: Sequence[Batch], parts: int) -> list[tuple[Batch, list[int]]]:
+    """The rows of all batches by the values of their groups: a batch and its `Part.runs` for each of the `no_parts`."""
+    batch, tags = concat_batches(batches), _tags(plan)
+    values = [(_integers(column), column.validity) for column in batch.columns[: plan.group_width]]
+    tag: torch.Tensor | None = None
+    if tags > 1:
+        known = batch.columns[plan.key_width]
+        assert isinstance(known, FixedColumn)
+        tag = known.values
+    bits = (parts // tags).bit_length() - 1
+    run_bits = min(max(_BITS - bits, _FEWEST_RUN_BITS), (MOST_PARTS // parts).bit_length() - 1)
+    edges, order = rows_by_values(values, bits + run_bits, tag, tags)
+    ordered = own_texts(take_batch(batch, order), range(len(batch.columns)))
+    split: list[tuple[Batch, list[int]]] = []
+    for part in range(parts):
+        own = edges[part << run_bits : ((part + 1) << run_bits) + 1]
+        split.append((slice_batch(ordered, own[0], own[-1]), [edge - own[0] for edge in own]))
+    return split
+
+
+def in_key_order(plan: AggregatePlan, batches: Sequence[Batch], device: torch.device) -> list[Batch] | None:
+    """The partial batches such that each group is in one of them, if that takes no more than putting them in order.
+
+    So it is when the input is clustered by its only key: the ranges of the batches meet at their ends at most, where
+    two halves of a group are merged. None when it is not, or not simple to see.
+    """
+    if plan.group_width != 1 or device.type != "cpu":
+        return None
+    ranges: list[tuple[int, int, Batch]] = []
+    for batch in batches:
+        key = batch.columns[0]
+        if not isinstance(key, FixedColumn) or key.validity is not None or key.values.dtype.is_floating_point:
+            return None
+        values = key.values.numpy()
+        if len(values) == 0:
+            continue
+        if not (values[1:] > values[:-1]).all():
+            return None
+        ranges.append((int(values[0]), int(values[-1]), batch))
+    ranges.sort(key=lambda known: known[:2])
+    if any(low < high for (_, high, _), (low, _, _) in pairwise(ranges)):
+        return None
+    ordered: list[Batch] = []
+    for low, high, batch in ranges:
+        if ordered and int(ordered[-1].columns[0].values[-1]) == low:  # type: ignore[union-attr]
+            before = ordered.pop()
+            edges = [slice_batch(before, before.length - 1, before.length), slice_batch(batch, 0, 1)]
+            shared = merged(plan, edges, device, allow_direct=True)
+            ordered += [slice_batch(before, 0, before.length - 1), shared]
+            batch = slice_batch(batch, 1, batch.length)
+        if low < high or batch.length:
+            ordered.append(batch)
+    return [batch for batch in ordered if batch.length]
+
+
+def _integers(column: Column) -> torch.Tensor:
+    """Integers [rows] that are equal where values are, in whatever representation; anything under NULLs."""
+    if isinstance(column, DictionaryColumn) and isinstance(column.dictionary.values, BytesColumn):
+        if len(column.dictionary) == 0:
+            return torch.zeros(len(column), dtype=torch.int64)
+        known = column.dictionary.derived.get("hashes")
+        if known is None:
+            known = column.dictionary.derived.setdefault("hashes", hash_texts(column.dictionary.values))
+        assert isinstance(known, torch.Tensor)
+        return known.index_select(0, index(column.codes))
+    if isinstance(column, BytesColumn | ViewColumn):
+        return hash_texts(column)
+    column = plain(column)
+    if isinstance(column, FixedColumn):
+        return float_bits(column.values) if column.values.dtype.is_floating_point else column.values
+    # What does not fit one limb only shares its part with others.
+    return widen(column).low

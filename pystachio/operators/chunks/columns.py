@@ -1,0 +1,160 @@
+"""What a scan does with the chunk cache on disk: reads its columns there instead of in Parquet, offers its own."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+import torch
+import xxhash
+
+from pystachio.errors import Cancelled, PystachioError
+from pystachio.io_scheduler.client import HostBuffer
+from pystachio.io_scheduler.core.request import Extent
+from pystachio.operators.arrow import dictionary_to_arrow
+from pystachio.operators.chunks.cache import USUAL_RATE, ChunkCache
+from pystachio.operators.chunks.format import NotUsable, decode
+from pystachio.operators.chunks.place import ChunkPlace
+from pystachio.operators.chunks.store import StoredChunk
+from pystachio.operators.column import Bounds, BytesColumn, Column, Dictionary, DictionaryColumn
+from pystachio.operators.hot_columns import HotColumns
+from pystachio.operators.kernels import selection
+from pystachio.operators.narrowing import narrowest_dtype
+from pystachio.operators.parquet.dictionary import SharedDictionary
+from pystachio.operators.scans.units import Unit
+from pystachio.operators.table import ParquetFile
+from pystachio.runtime.context import Context
+
+_CODES = "codes"
+_PLAIN = "plain"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ChunkColumns:
+    """The columns of one scan. `dictionaries` and `bounds` are those of `RowReader`, by position.
+
+    What decodes differently is stored side by side: as codes or not, and in the dtype that its table needs.
+    """
+
+    cache: ChunkCache
+    dictionaries: dict[int, SharedDictionary]
+    bounds: tuple[Bounds | None, ...]
+    hot: HotColumns
+    _seen: set[ParquetFile] = field(default_factory=set)
+    _looking: asyncio.Lock = field(default_factory=asyncio.Lock)
+
+    async def find(self, ctx: Context, unit: Unit, positions: Iterable[int]) -> dict[int, StoredChunk]:
+        """Those of the unit's columns that are stored, by position."""
+        positions = tuple(positions)
+        if not positions:
+            return {}
+        async with self._looking:
+            if unit.file not in self._seen:
+                await ctx.stream.run(self.cache.look, unit.file)
+                self._seen.add(unit.file)
+        found = {position: self._find(unit, position) for position in positions}
+        return {position: chunk for position, chunk in found.items() if chunk is not None}
+
+    async def read(self, ctx: Context, unit: Unit, stored: Mapping[int, StoredChunk]) -> dict[int, Column]:
+        """The columns, by position, without those that turn out to be missing or corrupt: Parquet has them."""
+        async with asyncio.TaskGroup() as group:
+            reads = {position: group.create_task(self._read(ctx, chunk)) for position, chunk in stored.items()}
+        buffers = {position: read.result() for position, read in reads.items()}
+        ctx.metrics.count(
+            "bytes from chunk cache", sum(buffer.nbytes for buffer in buffers.values() if buffer is not None)
+        )
+        return await ctx.stream.run(self._decode, unit, stored, buffers)
+
+    def offer(self, unit: Unit, position: int, column: Column, seconds: float) -> None:
+        """A column that took so long to decode, once its bytes were there."""
+        form = self._form(position, coded=isinstance(column, DictionaryColumn))
+        source_bytes = sum(extent.length for extent in unit.extents([position]))
+        self.cache.offer(place(unit, position, form), column, source_bytes=source_bytes, seconds=seconds)
+
+    def place(self, unit: Unit, position: int, column: Column) -> ChunkPlace:
+        """Where the column belongs, which was decoded by this scan."""
+        return place(unit, position, self._form(position, coded=isinstance(column, DictionaryColumn)))
+
+    def _find(self, unit: Unit, position: int) -> StoredChunk | None:
+        """A column that is wanted as codes may be there without: its dictionary was too large when it was stored."""
+        shared = self.dictionaries.get(position)
+        if shared is not None and not shared.overflowed:
+            found = self.cache.store.find(place(unit, position, _CODES))
+            if found is not None:
+                return found
+        return self.cache.store.find(place(unit, position, self._form(position, coded=False)))
+
+    def _form(self, position: int, *, coded: bool) -> str:
+        bounds = self.bounds[position]
+        if coded:
+            return _CODES
+        return _PLAIN if bounds is None else str(narrowest_dtype(bounds))
+
+    async def _read(self, ctx: Context, chunk: StoredChunk) -> HostBuffer | None:
+        try:
+            (buffer,) = await ctx.transfers.read(chunk.path, [Extent(0, chunk.nbytes)], beside=self.cache.store.root)
+        except Cancelled:
+            raise
+        except PystachioError:
+            self.cache.store.forget(chunk)
+            return None
+        return buffer
+
+    def _decode(
+        self, unit: Unit, stored: Mapping[int, StoredChunk], buffers: Mapping[int, HostBuffer | None]
+    ) -> dict[int, Column]:
+        """On a worker."""
+        columns: dict[int, Column] = {}
+        for position, buffer in buffers.items():
+            if buffer is None:
+                continue
+            started, chunk = time.thread_time(), stored[position]
+            column = decode(buffer.view, chunk.key)
+            if isinstance(column, NotUsable):
+                self.cache.store.discard(chunk)
+                continue
+            self.cache.store.used(chunk)
+            if isinstance(column, DictionaryColumn):
+                column = translated(column, self.dictionaries.get(position))
+            columns[position] = column
+            seconds = time.thread_time() - started + chunk.nbytes / USUAL_RATE
+            self.hot.keep(unit, position, column, seconds)
+        return columns
+
+
+def translated(column: DictionaryColumn, shared: SharedDictionary | None) -> Column:
+    """The column over the dictionary that the table's scans share; plain where that has become too large."""
+    values = column.dictionary
+    found = None
+    if shared is not None:
+        content = _content(values)
+        found = shared.kept(content, len(values)) or shared.translate(dictionary_to_arrow(values), content)
+    if found is None:
+        return selection.decode(column)
+    translation, dictionary = found
+    if not len(values):
+        return DictionaryColumn(column.type, torch.zeros_like(column.codes), dictionary, column.validity)
+    if _is_identity(translation, column.codes):
+        return DictionaryColumn(column.type, column.codes, dictionary, column.validity)
+    codes = column.codes if column.codes.dtype == torch.int64 else column.codes.to(torch.int32)
+    return DictionaryColumn(column.type, translation.index_select(0, codes), dictionary, column.validity)
+
+
+def place(unit: Unit, position: int, form: str) -> ChunkPlace:
+    return ChunkPlace(unit.file, unit.groups, unit.columns[position], unit.rows, form)
+
+
+def _is_identity(translation: torch.Tensor, codes: torch.Tensor) -> bool:
+    """Whether the codes stay as they are. It is looked for where that costs less than translating them."""
+    if translation.dtype != codes.dtype or len(translation) > len(codes):
+        return False
+    return torch.equal(translation, torch.arange(len(translation), dtype=translation.dtype))
+
+
+def _content(dictionary: Dictionary) -> str:
+    """Equal for equal values in the same order, which is up to who stored them and when."""
+    values = dictionary.values
+    assert isinstance(values, BytesColumn)
+    return xxhash.xxh3_128_hexdigest(values.offsets.numpy().tobytes() + values.data.numpy().tobytes())

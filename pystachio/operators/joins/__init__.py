@@ -1,0 +1,1 @@
+"""Joins of two inputs by keys, one side stored and one streaming."""

@@ -1,0 +1,175 @@
+"""The stored side of a join: its rows, their index, and the flags of those that were matched."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+import torch
+
+from pystachio.operators.batch import Batch, Schema
+from pystachio.operators.collected import Collected, collect
+from pystachio.operators.column import Column
+from pystachio.operators.joins.layout import JoinLayout
+from pystachio.operators.kernels import primitives
+from pystachio.operators.kernels.keys import KeyCodes, KeyEncoding, encode_build
+from pystachio.operators.kernels.numbering import capacity_for
+from pystachio.operators.kernels.row_index import (
+    Members,
+    RowIndex,
+    index_members,
+    index_rows,
+    is_addressable,
+    table_bytes,
+)
+from pystachio.operators.kernels.selection import own_texts
+from pystachio.operators.placement import column_on
+from pystachio.operators.runtime_filter import RuntimeFilter, filter_of_keys
+from pystachio.operators.small import is_small
+from pystachio.runtime.channels import Receiver
+from pystachio.runtime.context import Context
+from pystachio.runtime.memory import Reservation
+
+_SLOT_BYTES: Final = 24
+"""A slot of a hash table, and half a slot of the table that it grew from."""
+
+_ROW_BYTES: Final = 24
+"""What an index, or building it, holds per row besides its table."""
+
+_FEW_ROWS: Final = 1 << 16
+"""So many are indexed in the job that reads them. The filters of more are published first: scans wait for them."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class BuildSide:
+    """`rows` has the layout's stored columns. `index` is None without keys.
+
+    `null_keys` marks the rows whose key is NULL (null-aware joins only; None when there is none). `matched` (uint8
+    [rows]) is written by every thread that probes, always with 1, which makes the race harmless.
+    """
+
+    rows: Batch
+    encoding: KeyEncoding | None
+    index: RowIndex | Members | None
+    null_keys: torch.Tensor | None
+    matched: torch.Tensor | None
+    reservations: tuple[Reservation, ...]
+
+
+async def build_side(
+    ctx: Context,
+    receiver: Receiver[Batch],
+    layout: JoinLayout,
+    *,
+    schema: Schema,
+    null_equal: tuple[bool, ...],
+    filter_slots: tuple[int | None, ...],
+    shares_filters: bool,
+) -> BuildSide:
+    """Read the build side to the end, publish the wanted filters, index the keys."""
+    parts = len(ctx.peers.nodes) if shares_filters and ctx.peers is not None else 1
+    columns = tuple(dict.fromkeys((*layout.stored, *layout.build_keys)))
+    collected = await collect(ctx, receiver, schema, columns)
+    keys = tuple(columns.index(key) for key in layout.build_keys)
+    wanted = tuple(slot is not None for slot in filter_slots)
+    run = ctx.stream.run_small if is_small(collected.batches) else ctx.stream.run
+    read = await run(_read, ctx, layout, collected, keys, null_equal, wanted, parts)
+    for slot, made in zip(filter_slots, read.filters, strict=True):
+        if slot is not None:
+            ctx.slots["filter part" if shares_filters else "filter", slot].set(made)
+    index, index_reservation = read.index, read.index_reservation
+    if read.codes is not None and (index is None or index_reservation is None):
+        index, index_reservation = await _indexed(ctx, read.codes, layout)
+    encoding_bytes = 0 if read.encoding is None else read.encoding.nbytes
+    flags_bytes = 0 if read.matched is None else read.matched.nbytes
+    await collected.reservation.resize(read.rows.nbytes + encoding_bytes + flags_bytes)
+    stored = Batch(read.rows.columns[: len(layout.stored)], read.rows.length, read.rows.ready)
+    reservations = (collected.reservation,) if index_reservation is None else (collected.reservation, index_reservation)
+    return BuildSide(stored, read.encoding, index, read.null_keys, read.matched, reservations)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Read:
+    """What the first job makes of the rows: the wanted `filters`, without keys neither `encoding` nor `codes`; `index`
+    with its reservation, when the rows are few and there was room for it."""
+
+    rows: Batch
+    filters: list[RuntimeFilter | None]
+    null_keys: torch.Tensor | None
+    matched: torch.Tensor | None
+    encoding: KeyEncoding | None = None
+    codes: KeyCodes | None = None
+    index: RowIndex | Members | None = None
+    index_reservation: Reservation | None = None
+
+
+def _read(
+    ctx: Context,
+    layout: JoinLayout,
+    collected: Collected,
+    keys: tuple[int, ...],
+    null_equal: tuple[bool, ...],
+    wanted: tuple[bool, ...],
+    parts: int,
+) -> _Read:
+    rows = own_texts(collected.joined(), keys)
+    matched = torch.zeros(rows.length, dtype=torch.uint8, device=ctx.stream.device) if layout.flags_matches else None
+    if not keys:
+        return _Read(rows, [], None, matched)
+    columns = tuple(rows.columns[key] for key in keys)
+    filters = [
+        _filter(key, equal, parts) if asked else None
+        for key, equal, asked in zip(columns, null_equal, wanted, strict=True)
+    ]
+    null_keys = _null_keys(columns[0]) if layout.null_aware else None
+    encoding, codes = encode_build(columns, null_equal)
+    index: RowIndex | Members | None = None
+    reservation: Reservation | None = None
+    if rows.length <= _FEW_ROWS:
+        nbytes, allow_direct = _index_bytes(ctx, codes)
+        reservation = ctx.memory.reserve_nowait(nbytes)
+        if reservation is not None:
+            index = _made(codes, layout, allow_direct)
+            reservation.shrink(index.nbytes)
+    return _Read(rows, filters, null_keys, matched, encoding, codes, index, reservation)
+
+
+async def _indexed(ctx: Context, codes: KeyCodes, layout: JoinLayout) -> tuple[RowIndex | Members, Reservation]:
+    """The index and the reservation that covers it. A direct table may be large: only if there is room for it now."""
+    nbytes, allow_direct = _index_bytes(ctx, codes)
+    reservation = ctx.memory.reserve_nowait(nbytes) if allow_direct else None
+    if reservation is None:
+        allow_direct = False
+        reservation = await ctx.memory.reserve(_hash_bytes(codes.values.shape[0]))
+    index = await ctx.stream.run(_made, codes, layout, allow_direct)
+    await reservation.resize(index.nbytes)
+    return index, reservation
+
+
+def _made(codes: KeyCodes, layout: JoinLayout, allow_direct: bool) -> RowIndex | Members:
+    return (index_rows if layout.needs_pairs else index_members)(codes, allow_direct=allow_direct)
+
+
+def _index_bytes(ctx: Context, codes: KeyCodes) -> tuple[int, bool]:
+    """What it takes to make the index, and whether by direct addressing."""
+    rows, device = codes.values.shape[0], codes.values.device
+    if ctx.settings.direct_addressing and codes.span is not None and is_addressable(codes.span, rows, device):
+        return table_bytes(codes.span, rows, device) + _ROW_BYTES * rows, True
+    return _hash_bytes(rows), False
+
+
+def _hash_bytes(rows: int) -> int:
+    return _SLOT_BYTES * capacity_for(rows) + _ROW_BYTES * rows
+
+
+def _filter(key: Column, null_equal: bool, parts: int) -> RuntimeFilter | None:
+    """None when a probe row may match that the filter would drop. Scans filter on the host."""
+    if null_equal and key.validity is not None:
+        return None
+    return filter_of_keys([column_on(key, torch.device("cpu"))], parts)
+
+
+def _null_keys(key: Column) -> torch.Tensor | None:
+    if key.validity is None or primitives(key.validity.device).all_true(key.validity):
+        return None
+    return ~key.validity

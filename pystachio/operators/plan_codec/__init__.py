@@ -1,0 +1,1 @@
+"""Physical plans as bytes and back, with everything checked that came as bytes."""

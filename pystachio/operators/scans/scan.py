@@ -1,0 +1,169 @@
+"""The scan: rows of a registered table that pass a predicate and runtime filters.
+
+Row groups that statistics rule out are never read. The others are read ahead of the decoders in units, under transient
+reservations; workers decode, select and put out one unit per job. Usually a unit's columns come in one read; once most
+units turn out to have no surviving row, the columns that are only put out are read separately, after the selection.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from pystachio.operators.batch import Batch, Schema
+from pystachio.operators.chunks.cache import ChunkCache
+from pystachio.operators.chunks.columns import ChunkColumns
+from pystachio.operators.evaluate import bind_scalars, select
+from pystachio.operators.expressions import Expression
+from pystachio.operators.hot_columns import HotColumns
+from pystachio.operators.operator import Output
+from pystachio.operators.parquet.dictionary import SharedDictionary
+from pystachio.operators.runtime_filter import RuntimeFilter
+from pystachio.operators.scans.rows import FilterUse, RowReader
+from pystachio.operators.scans.run import ScanRun
+from pystachio.operators.scans.units import (
+    Answered,
+    Matching,
+    ScanUnits,
+    matching_groups,
+    require_unchanged,
+    unit_rows,
+    units_of,
+)
+from pystachio.operators.table import Table
+from pystachio.runtime.channels import Receiver
+from pystachio.runtime.context import Context
+
+
+@dataclass(frozen=True, slots=True)
+class ScanFilter:
+    """The runtime filter of the plan's slot `slot` applies to the scan's `columns[column]`."""
+
+    slot: int
+    column: int
+
+
+_MOST_KNOWN: Final = 8
+
+
+@dataclass(slots=True, eq=False)
+class _Known:
+    """What is the same in all runs of a scan: a plan may run many times.
+
+    `matching`: the row groups that its constant predicate may match, of each file; empty at first. `units` by how many
+    rows are read together, and by the row groups that are. `kept`: what `RowReader.kept` says.
+    """
+
+    schema: Schema | None = None
+    matching: Matching = ()
+    units: dict[Hashable, ScanUnits] = field(default_factory=dict)
+    kept: dict[Hashable, object] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Scan:
+    """`columns` are positions in the table's schema; `predicate` is over them, `output` are positions in them.
+
+    `answered`: the row groups that somebody else answers for.
+    """
+
+    table: Table
+    columns: tuple[int, ...]
+    predicate: Expression | None
+    output: tuple[int, ...]
+    filters: tuple[ScanFilter, ...] = ()
+    answered: Answered | None = None
+    _known: _Known = field(default_factory=_Known, init=False, compare=False, repr=False)
+
+    @property
+    def inputs(self) -> tuple[()]:
+        return ()
+
+    @property
+    def schema(self) -> Schema:
+        if self._known.schema is None:
+            self._known.schema = tuple(self.table.schema[self.columns[position]] for position in self.output)
+        return self._known.schema
+
+    @property
+    def rows(self) -> int:
+        """Of the table, but for those that somebody else answers for."""
+        if self.answered is None:
+            return self.table.rows
+        files = zip(self.table.files, self.answered, strict=True)
+        return self.table.rows - sum(file.row_group_rows[group] for file, groups in files for group in groups)
+
+    def label(self) -> str:
+        names = ", ".join(field.name for field in self.schema)
+        return f"Scan {self.table.name} [{names}]"
+
+    async def run(self, ctx: Context, inputs: tuple[Receiver[Batch], ...], out: Output) -> None:
+        reader, planned = await self.prepare(ctx)
+        if not self.columns:
+            # Without columns the predicate (a scalar subquery against a constant) is the same for every row.
+            survives = reader.predicate is None or select(reader.predicate, Batch((), 1, None)) is None
+            if survives and planned.units:
+                await out.emit(lambda: (Batch((), unit.rows, None) for unit in planned.units), last=True)
+            return
+        run = ScanRun(ctx, out, reader, planned.units)
+        await run.run()
+        if run.has_read:
+            # One that is written in place meanwhile may have given rows of two versions.
+            require_unchanged(self.table, self.answered)
+
+    async def prepare(self, ctx: Context) -> tuple[RowReader, ScanUnits]:
+        """What there is to read, and how; waits for the scalars and filters that the scan depends on."""
+        predicate = None if self.predicate is None else await bind_scalars(ctx, self.predicate)
+        published = [(used.column, await ctx.slots["filter", used.slot].wait()) for used in self.filters]
+        filters = [(column, value) for column, value in published if isinstance(value, RuntimeFilter)]
+        require_unchanged(self.table, self.answered)
+        planned = self._planned(ctx, predicate, filters)
+        ctx.metrics.count("row groups pruned", planned.pruned_row_groups)
+        ctx.metrics.count("bytes not read", planned.skipped_bytes)
+        ctx.metrics.add_batch(rows_in=planned.pruned_rows, batches=0)
+        bounds = tuple(self.table.bounds(column) for column in self.columns)
+        dictionaries = self._dictionaries() if ctx.settings.dictionary_codes else {}
+        hot = HotColumns(ctx.hot, dictionaries, bounds)
+        reader = RowReader(
+            predicate=predicate,
+            filters=tuple(FilterUse(column, value) for column, value in filters),
+            output=self.output,
+            dictionaries=dictionaries,
+            bounds=bounds,
+            batch_rows=ctx.settings.batch_rows,
+            hot=hot,
+            chunks=ChunkColumns(ctx.chunks, dictionaries, bounds, hot) if isinstance(ctx.chunks, ChunkCache) else None,
+            metrics=ctx.metrics,
+            kept=self._known.kept,
+        )
+        return reader, planned
+
+    def _planned(
+        self, ctx: Context, predicate: Expression | None, filters: Sequence[tuple[int, RuntimeFilter]]
+    ) -> ScanUnits:
+        known = self._known
+        constant, bound = (predicate, None) if predicate is self.predicate else (None, predicate)
+        if not known.matching:
+            known.matching = matching_groups(self.table, self.columns, constant, ())
+        matching = known.matching
+        if filters or bound is not None:
+            matching = matching_groups(self.table, self.columns, bound, filters, matching)
+        rows = unit_rows(self.table, ctx)
+        key = (rows, *(each.tobytes() for each in matching))
+        planned = known.units.get(key)
+        if planned is None:
+            if len(known.units) >= _MOST_KNOWN:
+                known.units.clear()
+            planned = units_of(self.table, self.columns, matching, rows, self.answered)
+            known.units[key] = planned
+        return planned
+
+    def _dictionaries(self) -> dict[int, SharedDictionary]:
+        """The shared dictionaries of the columns that are read as codes, by position in `columns`."""
+        found = {}
+        for position, column in enumerate(self.columns):
+            if self.table.codes_pay(column):
+                found[position] = self.table.dictionary(column)
+                found[position].begin_scan()
+        return found

@@ -1,0 +1,1 @@
+"""The order of joins: graphs of joins, estimates, and the search."""

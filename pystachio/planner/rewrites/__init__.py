@@ -1,0 +1,1 @@
+"""Clean-up of logical plans before their joins are ordered."""

@@ -1,0 +1,286 @@
+"""Files that other nodes have: what a source stands for on all of them together, and footers of what is not here."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from itertools import chain
+from pathlib import Path
+from types import TracebackType
+from typing import TypeVar
+
+from pystachio.errors import DataError, InvalidRequest, NotFound, PystachioError, ResourceExhausted
+from pystachio.io_scheduler.core.request import PriorityClass
+from pystachio.io_scheduler.service import IoSchedulerService
+from pystachio.operators.parquet.footer import parse_footer, read_footers
+from pystachio.operators.table import FileVersion, ParquetFile
+from pystachio.planner.catalog import local_files
+from pystachio.runtime.failure_message import Failure
+from pystachio.server.client_files import NotAllowed, files_in
+from pystachio.server.file_looks import FileLooks
+from pystachio.server.plan_messages import FootersAsked, FootersTold, SameFile, SourceAsked, SourceTold
+from pystachio.server.plane import Plane
+from pystachio.server.questions import TRAVEL_SECONDS, Answers, Questions, together
+
+Told = TypeVar("Told", SourceTold, FootersTold)
+
+SPREAD_SECONDS = 1.0
+"""For so long it is believed what other nodes have of a source, where they have files that this one does not."""
+SHARED_SECONDS = 30.0
+"""And where they have the same ones: new files are seen here first, then."""
+_FOOTERS_AT_ONCE = 32
+_TOLD_BYTES = 8 << 20
+_KEPT_LISTINGS = 1024
+_KEPT_ELSEWHERE = 1 << 17
+"""Of so many files it is known which nodes have them, and of all those of the source that was found last."""
+_CATALOG_PLAN = "catalog"
+"""The ledger's name for reads that belong to no plan: footers."""
+
+
+class NotUnicode(InvalidRequest):
+    """The name of a file is bytes that are no text: nodes could not tell each other of it."""
+
+    def __init__(self, path: str) -> None:
+        shown = path.encode(errors="backslashreplace").decode()
+        super().__init__(
+            f"the name of a file is not UTF-8: {shown}", hint="rename it: nodes of a cluster tell each other the names"
+        )
+
+
+_TOLD = (ResourceExhausted, NotAllowed, NotUnicode)
+"""Whatever other nodes have: why it cannot be said what this one has. All else says that it has nothing."""
+
+
+@dataclass(slots=True)
+class _Listing:
+    """What the other nodes have of a source: by file version the nodes that have it. `here` is what this one had."""
+
+    at: float
+    here: frozenset[FileVersion]
+    files: dict[FileVersion, list[str]]
+
+
+class FilesElsewhere:
+    """Answers other nodes, and asks them: `async with` on the node's loop, where anybody may await `find` and
+    `read_footers`. Leaving ends the answers that are not given yet.
+    """
+
+    def __init__(
+        self,
+        plane: Plane,
+        transfers: IoSchedulerService,
+        looks: FileLooks,
+        *,
+        client_folders: Sequence[Path] | None = None,
+        now: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """`client_folders` are those whose files clients may name; None: all that this process can read."""
+        self._plane = plane
+        self._transfers = transfers
+        self._looks = looks
+        self._client_folders = None if client_folders is None else tuple(map(str, client_folders))
+        self._now = now
+        self._questions = Questions(plane, SourceTold, FootersTold, asked_for="which files it has")
+        self._listings: dict[tuple[tuple[str, ...], bool], _Listing] = {}
+        self._having: OrderedDict[FileVersion, list[str]] = OrderedDict()
+        """By file that is not here the nodes that have it, those found last at the end."""
+        self._answers = Answers()
+        plane.handle(SourceAsked, self._list)
+        plane.handle(FootersAsked, self._read)
+        plane.when_node_lost(lambda node, error: self.forget())
+
+    async def __aenter__(self) -> FilesElsewhere:
+        await self._answers.__aenter__()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        await self._answers.__aexit__(kind, error, traceback)
+
+    async def find(self, paths: Sequence[str], *, for_client: bool = False) -> tuple[FileVersion, ...]:
+        """The files that the paths and patterns stand for on any node, each once, sorted by path unless all are here.
+
+        Raises what a source raises that is nowhere, DataError for a path that has two versions, ResourceExhausted when
+        a file system here or there does not say what it has, Unauthorized where it is not `for_client` to see, and
+        InvalidRequest for a file whose name is not UTF-8.
+        """
+        missing: PystachioError | None = None
+        here: tuple[FileVersion, ...] = ()
+        try:
+            here = await self._look(paths, for_client)
+        except _TOLD:
+            raise
+        except PystachioError as error:
+            missing = error
+        listing = await self._listing(tuple(paths), here, for_client)
+        by_path = {version.path: version for version in here}
+        for version in listing.files:
+            known = by_path.setdefault(version.path, version)
+            if known != version:
+                raise DataError(
+                    f"nodes have different versions of a file: {version.path}: {known.size:,} bytes here or there, "
+                    f"{version.size:,} on {', '.join(listing.files[version])}",
+                    hint="copy files with their modification times (cp -p, rsync -t), or share the storage",
+                )
+        own = frozenset(here)
+        for version in own:
+            self._having.pop(version, None)
+        if not by_path:
+            raise missing or NotFound(f"no node has any of these files: {', '.join(paths)}")
+        if len(by_path) == len(here):
+            return here
+        for version, nodes in listing.files.items():
+            if version not in own:
+                self._having[version] = nodes
+                self._having.move_to_end(version)
+        while len(self._having) > max(_KEPT_ELSEWHERE, len(listing.files)):
+            self._having.popitem(last=False)
+        return tuple(by_path[path] for path in sorted(by_path))
+
+    async def read_footers(self, versions: Sequence[FileVersion]) -> list[ParquetFile]:
+        """The footers of files here or elsewhere, in this order."""
+        try:
+            return await self._footers(versions)
+        except PystachioError:
+            self.forget()
+            raise
+
+    def forget(self) -> None:
+        """A file was not where it should be: whoever looks next asks the other nodes again."""
+        self._listings = {}  # another one: what is asked for now is not kept, either
+
+    async def _footers(self, versions: Sequence[FileVersion]) -> list[ParquetFile]:
+        client = self._transfers.client(_CATALOG_PLAN, PriorityClass.INTERACTIVE)
+        here: list[FileVersion] = []
+        by_node: dict[str, list[FileVersion]] = {}
+        # Settled before anything is waited for: whoever looks meanwhile may find that a file is somewhere else now.
+        for version in versions:
+            nodes = self._having.get(version)
+            (here if nodes is None else by_node.setdefault(nodes[0], [])).append(version)
+        found = dict(zip(here, await read_footers(client, here), strict=True))
+        for node, wanted in by_node.items():
+            while wanted:
+                told = await self._ask(node, partial(_footers_asked, wanted[:_FOOTERS_AT_ONCE]), FootersTold)
+                if not 0 < len(told.footers) <= len(wanted):
+                    raise DataError("a node told the footers of other files", node=node)
+                some, wanted = wanted[: len(told.footers)], wanted[len(told.footers) :]
+                found.update(await asyncio.to_thread(_parsed, some, told.footers))
+        return [found[version] for version in versions]
+
+    async def _look(self, paths: Sequence[str], for_client: bool) -> tuple[FileVersion, ...]:
+        """What this node has of the source."""
+        return tuple(chain(*await self._looks.look(partial(self._files, for_client), paths, str)))
+
+    def _files(self, for_client: bool, paths: Sequence[str]) -> tuple[FileVersion, ...]:
+        """On a thread that may hang."""
+        if not for_client or self._client_folders is None:
+            found = local_files(paths)
+        else:
+            found = files_in(self._client_folders, paths)
+        for version in found:
+            _require_unicode(version)
+        return found
+
+    async def _listing(
+        self, paths: tuple[str, ...], here: tuple[FileVersion, ...], for_client: bool = False
+    ) -> _Listing:
+        known = self._listings.get((paths, for_client))
+        if known is not None:
+            own = frozenset(here)
+            own_paths = {version.path for version in here}
+            is_shared = known.files.keys() <= own
+            changed = any(version.path in own_paths for version in known.files if version not in own)
+            # A file that is here no more may be gone from all: nodes often share their disks.
+            changed |= not known.here <= own
+            if not changed and self._now() - known.at < (SHARED_SECONDS if is_shared else SPREAD_SECONDS):
+                return known
+        listings, at = self._listings, self._now()
+        names = [member.name for member in self._plane.available() if member.name != self._plane.name]
+        answers = await together(
+            self._ask(name, lambda number: SourceAsked(number, paths, for_client), SourceTold) for name in names
+        )
+        having = await asyncio.to_thread(_by_file, {n: told.files for n, told in zip(names, answers, strict=True)})
+        listing = listings[paths, for_client] = _Listing(at, frozenset(here), having)
+        if len(listings) > _KEPT_LISTINGS:
+            del listings[next(iter(listings))]
+        return listing
+
+    async def _ask(self, node: str, question: Callable[[int], SourceAsked | FootersAsked], kind: type[Told]) -> Told:
+        """Raises NodeLost when the node is gone or does not answer, and what it failed with."""
+        told = await self._questions.ask(node, question, kind, seconds=self._looks.seconds + TRAVEL_SECONDS)
+        if told.failure is not None:
+            raise told.failure.error()
+        return told
+
+    def _list(self, sender: str, message: SourceAsked) -> None:
+        """What is here of another node's source; that there is nothing is an answer."""
+
+        async def answer() -> None:
+            try:
+                found = await self._look(message.paths, message.for_client)
+            except _TOLD:
+                raise
+            except PystachioError:
+                found = ()
+            self._plane.tell(sender, SourceTold(message.number, _same(found)))
+
+        def refuse(error: PystachioError) -> None:
+            self._plane.tell(sender, SourceTold(message.number, (), Failure.of(error, self._plane.name)))
+
+        self._answers.begin(answer, refuse)
+
+    def _read(self, sender: str, message: FootersAsked) -> None:
+        async def answer() -> None:
+            versions = [FileVersion(file.path, file.size, file.mtime_ns) for file in message.files]
+            client = self._transfers.client(_CATALOG_PLAN, PriorityClass.INTERACTIVE)
+            files = await read_footers(client, versions)
+            self._plane.tell(sender, FootersTold(message.number, tuple(_that_fit([file.footer for file in files]))))
+
+        def refuse(error: PystachioError) -> None:
+            self._plane.tell(sender, FootersTold(message.number, (), Failure.of(error, self._plane.name)))
+
+        self._answers.begin(answer, refuse)
+
+
+def _that_fit(footers: Sequence[bytes]) -> Iterator[bytes]:
+    """The first ones, at least one, as far as a message holds them; who asked will ask for the others."""
+    told = 0
+    for footer in footers:
+        if told and told + len(footer) > _TOLD_BYTES:
+            return
+        told += len(footer)
+        yield footer
+
+
+def _footers_asked(versions: Sequence[FileVersion], number: int) -> FootersAsked:
+    return FootersAsked(number, _same(versions))
+
+
+def _by_file(files: Mapping[str, Sequence[SameFile]]) -> dict[FileVersion, list[str]]:
+    """The nodes that have each file. Nodes may have very many: not on the loop."""
+    having: dict[FileVersion, list[str]] = {}
+    for node, had in files.items():
+        for file in had:
+            having.setdefault(FileVersion(file.path, file.size, file.mtime_ns), []).append(node)
+    return having
+
+
+def _parsed(versions: Sequence[FileVersion], footers: Sequence[bytes]) -> dict[FileVersion, ParquetFile]:
+    """Footers may be long: not on the loop."""
+    return {version: parse_footer(version, footer) for version, footer in zip(versions, footers, strict=True)}
+
+
+def _same(versions: Sequence[FileVersion]) -> tuple[SameFile, ...]:
+    return tuple(SameFile(each.path, each.size, each.mtime_ns) for each in versions)
+
+
+def _require_unicode(version: FileVersion) -> None:
+    try:
+        version.path.encode()
+    except UnicodeEncodeError:
+        raise NotUnicode(version.path) from None

@@ -1,0 +1,53 @@
+from __future__ import annotations
+
+import pytest
+
+from pystachio.planner.sql.membership import has_exists, has_null_sensitive_in
+from pystachio.planner.sql.text import tokenize
+
+ASKED_FOR_TRUTH = [
+    "select a from t where a in (select b from u)",
+    "select a from t where a in ((select b from u))",
+    "select a from t where (a in (select b from u) or c = 1) and d is not null",
+    "select a from t where ((a in (select b from u)) or (c = 1)) group by a",
+    "select a from t where f(a, b) in (select b from u) or d not in (1, 2)",
+    "select a from t where a = any (select b from u) order by a",
+    "select a from t where case when a in (select b from u) then true end",
+    "select a from t where x in (select a from v where b in (select c from w) or d = 1) or y = 2",
+    "select a from t join u on a in (select b from u) left join v on c = d",
+]
+
+ASKED_FOR_MORE = [
+    "select a from t where a not in (select b from u) or c = 1",
+    "select a from t where not (a in (select b from u) and c = 1)",
+    "select a from t where not a in (select b from u) or c = 1",
+    "select a from t where (a in (select b from u)) = (c = 1)",
+    "select a from t where (c = 1) = (a in (select b from u))",
+    "select a from t where c = (a in (select b from u)) or d = 1",
+    "select a from t where coalesce(a in (select b from u), true)",
+    "select a from t where (a in (select b from u)) is not true or c = 1",
+    "select a from t where case a in (select b from u) when true then c end",
+    "select a from t where a <> all (select b from u) or not (c = 1)",
+]
+
+NONE = [
+    "select a from t where a in (1, 2) or not (b = 1)",
+    "select 'a not in (select b' from t",
+    "select a from t union all (select b from u where not c)",
+    "select a from t where exists (select 1 from u) or not exists (select 1 from v)",
+]
+
+
+@pytest.mark.parametrize("sql", [*ASKED_FOR_TRUTH, *NONE])
+def test_nulls_do_not_matter(sql: str) -> None:
+    assert not has_null_sensitive_in(tokenize(sql))
+
+
+@pytest.mark.parametrize("sql", ASKED_FOR_MORE)
+def test_nulls_may_matter(sql: str) -> None:
+    assert has_null_sensitive_in(tokenize(sql))
+
+
+@pytest.mark.parametrize(("sql", "expected"), [(NONE[-1], True), ("select 'exists (' from t", False)])
+def test_exists(sql: str, expected: bool) -> None:
+    assert has_exists(tokenize(sql)) is expected

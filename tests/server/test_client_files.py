@@ -1,0 +1,163 @@
+"""What clients are told of files: those below the folders, and of all others the same whether they are there or not."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Iterator, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pystachio.errors import PystachioError, ResourceExhausted
+from pystachio.server import file_looks
+from pystachio.server.client_files import NotAllowed, files_in
+from pystachio.server.file_looks import FileLooks
+
+LINKS = ("out", "sub/out", "gone", "link.parquet")
+
+
+@pytest.fixture
+def allowed(tmp_path: Path) -> Path:
+    """A folder with two files and links out of it: to folders, to a file, and to what is not there."""
+    (tmp_path / "secret" / "year=2024").mkdir(parents=True)
+    (tmp_path / "secret" / "pay.parquet").write_bytes(b"secret")
+    allowed = tmp_path / "allowed"
+    (allowed / "sub").mkdir(parents=True)
+    (allowed / "a.parquet").write_bytes(b"a")
+    (allowed / "sub" / "b.parquet").write_bytes(b"b")
+    (allowed / "in").symlink_to(allowed / "sub")
+    for link, target in zip(LINKS, ("secret", "secret", "nowhere", "secret/pay.parquet"), strict=True):
+        (allowed / link).symlink_to(tmp_path / target)
+    return allowed
+
+
+def found(allowed: Path, source: str) -> list[str]:
+    return [
+        str(Path(version.path).relative_to(allowed)) for version in files_in([str(allowed)], [f"{allowed}/{source}"])
+    ]
+
+
+@pytest.mark.parametrize(
+    ("source", "files"),
+    [
+        ("", ["a.parquet"]),
+        ("*.parquet", ["a.parquet"]),
+        ("in", ["in/b.parquet"]),
+        ("*/*.parquet", ["in/b.parquet", "sub/b.parquet"]),
+        ("s*", ["sub/b.parquet"]),
+    ],
+)
+def test_what_lies_elsewhere_is_passed_over(allowed: Path, source: str, files: list[str]) -> None:
+    assert found(allowed, source) == files
+
+
+@pytest.mark.parametrize(
+    ("there", "not_there"),
+    [
+        ("*/pay.parquet", "*/nay.parquet"),
+        ("**/pay.parquet", "**/nay.parquet"),
+        ("o[u]t", "o[u]n"),
+        ("[o]ut/year=2024", "[o]ut/year=2025"),
+        ("sub/*/pay.parquet", "sub/*/nay.parquet"),
+        ("su*/../../secret/pay.parquet", "su*/../../secret/nay.parquet"),
+        ("out", "gone"),
+        ("out/pay.parquet", "out/nay.parquet"),
+        ("out/pay.parquet", "gone/pay.parquet"),
+        ("../secret/pay.parquet", "../secret/nay.parquet"),
+    ],
+)
+def test_nothing_is_told_of_what_lies_elsewhere(allowed: Path, there: str, not_there: str) -> None:
+    errors = []
+    for source in (there, not_there):
+        with pytest.raises(PystachioError) as raised:
+            found(allowed, source)
+        errors.append((type(raised.value), str(raised.value).replace(source, "SOURCE")))
+    assert errors[0] == errors[1]
+
+
+def test_hints_are_of_files_below_the_folders(allowed: Path, tmp_path: Path) -> None:
+    with pytest.raises(PystachioError) as raised:
+        files_in([str(tmp_path / "secrets")], [str(tmp_path / "secrets")])
+    assert raised.value.hint is None
+    with pytest.raises(PystachioError) as raised:
+        found(allowed, "aa.parquet")
+    assert raised.value.hint == f"did you mean {allowed}/a.parquet?"
+
+
+def test_paths_that_lead_out_are_refused(allowed: Path) -> None:
+    for source in ("link.parquet", "out", "gone", "gone/*.parquet", "..", "../*.parquet"):
+        with pytest.raises(NotAllowed):
+            found(allowed, source)
+
+
+class Mounts:
+    """Two folders with a file each; if it `hangs`, looks below `dead` wait until `answers` is set."""
+
+    def __init__(self, folder: Path) -> None:
+        self.alive = folder / "alive"
+        self.dead = folder / "dead"
+        self.answers = threading.Event()
+        self.hangs = False
+        for mount in (self.alive, self.dead):
+            (mount / "shared").mkdir(parents=True)
+            (mount / "shared" / "a.parquet").write_bytes(b"a")
+
+    def pass_by(self, path: str) -> None:
+        if self.hangs and path.startswith(f"{self.dead}/"):
+            self.answers.wait(30)
+
+    def folders(self, *others: Path) -> list[str]:
+        return [str(self.dead / "shared"), str(self.alive / "shared"), *map(str, others)]
+
+
+@pytest.fixture
+def mounts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Mounts]:
+    mounts = Mounts(tmp_path)
+    lstat = os.lstat
+
+    def looked_at(path: Any, **options: Any) -> os.stat_result:
+        mounts.pass_by(os.fspath(path))
+        return lstat(path, **options)
+
+    monkeypatch.setattr(os, "lstat", looked_at)
+    monkeypatch.setattr(file_looks, "mount_points", lambda: frozenset({"/", str(mounts.alive), str(mounts.dead)}))
+    yield mounts
+    mounts.answers.set()
+
+
+async def paths_found(looks: FileLooks, folders: Sequence[str], path: Path) -> list[str]:
+    [found] = await looks.look(partial(files_in, folders), [str(path)], str)
+    return [version.path for version in found]
+
+
+async def test_a_folder_that_hangs_costs_the_others_nothing(mounts: Mounts) -> None:
+    mounts.hangs = True
+    looks = FileLooks(seconds=2)
+    file = mounts.alive / "shared" / "a.parquet"
+    for _ in range(2 * file_looks.MOST_AT_ONCE):
+        assert await paths_found(looks, mounts.folders(), file) == [str(file)]
+        with pytest.raises(NotAllowed):
+            await paths_found(looks, mounts.folders(), mounts.alive / "a.parquet")
+    with pytest.raises(ResourceExhausted):
+        await paths_found(looks, mounts.folders(), mounts.dead / "shared" / "a.parquet")
+    assert looks._hanging[str(mounts.dead)] == looks._hanging.total() == 1
+    assert sum(thread.name == "pystachio-folder" for thread in threading.enumerate()) == 1
+    mounts.answers.set()
+    looks.close()
+
+
+async def test_where_a_link_led_is_known_while_it_hangs(mounts: Mounts) -> None:
+    link = mounts.dead / "link"
+    link.symlink_to(mounts.alive)
+    looks = FileLooks(seconds=2)
+    file = mounts.alive / "shared" / "a.parquet"
+    with pytest.raises(NotAllowed):
+        await paths_found(looks, [str(mounts.dead / "shared")], file)
+    assert await paths_found(looks, [str(link)], file) == [str(file)]
+    mounts.hangs = True
+    assert await paths_found(looks, [str(link)], file) == [str(file)]
+    mounts.answers.set()
+    looks.close()

@@ -1,0 +1,48 @@
+"""What a node's clients have in common: its tables, and the threads that plan."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+import pystachio as ps
+from pystachio.server.doorman import PLANNING_THREADS
+from tests.cluster.served_cluster import served_cluster, token
+
+
+def test_a_data_folder_that_hangs_stops_no_registration(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Clients' sessions have the node's tables, as they are known, besides their own."""
+    answers = threading.Event()
+    hangs = threading.Event()
+    iterdir = Path.iterdir
+    for name in ("data", "own"):
+        (tmp_path / name).mkdir()
+        pq.write_table(pa.table({"n": [1, 2]}), tmp_path / name / f"{name}.parquet")
+
+    def listed(folder: Path) -> Iterator[Path]:
+        if hangs.is_set() and folder == tmp_path / "data":
+            answers.wait(60)
+        return iterdir(folder)
+
+    monkeypatch.setattr(Path, "iterdir", listed)
+    with served_cluster(1, tmp_path / "data") as [served], ThreadPoolExecutor(PLANNING_THREADS) as clients:
+
+        def register() -> list[str]:
+            with ps.connect(served.address, token=str(token())) as session:
+                session.register("own", tmp_path / "own")
+                return sorted(session.tables())
+
+        hangs.set()
+        try:
+            registered = [clients.submit(register) for _ in range(PLANNING_THREADS)]
+            assert [each.result(timeout=20) for each in registered] == [["data", "own"]] * PLANNING_THREADS
+            with ps.connect(served.address, token=str(token())) as session:
+                assert session.sql("select count(*) as c from data").to_arrow().to_pylist() == [{"c": 2}]
+        finally:
+            answers.set()

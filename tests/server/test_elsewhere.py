@@ -1,0 +1,223 @@
+"""Files on other nodes: which there are, and their footers, whatever changes meanwhile."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+import time
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any, cast
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from pystachio.errors import InvalidRequest
+from pystachio.io_scheduler.client import TransferClient
+from pystachio.io_scheduler.service import IoSchedulerService
+from pystachio.operators.parquet.footer import file_version, parse_footer
+from pystachio.operators.table import FileVersion, ParquetFile
+from pystachio.server import elsewhere
+from pystachio.server.elsewhere import FilesElsewhere
+from pystachio.server.file_looks import FileLooks
+from pystachio.server.messages import decode, encode
+from pystachio.server.plan_messages import FootersTold, SameFile, SourceAsked, SourceTold
+from tests.server.plain_plane import PlainPlane
+
+
+def versions(kind: str, count: int) -> tuple[FileVersion, ...]:
+    return tuple(FileVersion(f"/data/{kind}{number}.parquet", 1000, 1) for number in range(count))
+
+
+def same(files: Sequence[FileVersion]) -> tuple[SameFile, ...]:
+    return tuple(SameFile(each.path, each.size, each.mtime_ns) for each in files)
+
+
+class SomeFiles:
+    """`FileLooks` that find what they are told to."""
+
+    seconds = 5.0
+
+    def __init__(self, *here: FileVersion) -> None:
+        self.here = here
+
+    async def look(self, work: object, things: object, path_of: object) -> list[tuple[FileVersion, ...]]:
+        return [self.here]
+
+
+class AnsweringPlane(PlainPlane):
+    """Other nodes answer at once, with what the function makes of a question."""
+
+    def __init__(self, answer: Callable[[str, Any], Any], *others: str) -> None:
+        super().__init__("a", *others)
+        self._answer = answer
+
+    async def deliver(self, node: str, message: Any) -> None:
+        await super().deliver(node, message)
+        self.hear(node, self._answer(node, message))
+
+
+def written(folder: Path, *names: str) -> list[FileVersion]:
+    for name in names:
+        pq.write_table(pa.table({name: [1]}), folder / f"{name}.parquet")
+    return [file_version(str(folder / f"{name}.parquet")) for name in names]
+
+
+def parsed(wanted: Sequence[FileVersion]) -> list[ParquetFile]:
+    return [parse_footer(each, Path(each.path).read_bytes()[-footer_length(each) :]) for each in wanted]
+
+
+def footer_length(version: FileVersion) -> int:
+    """With its length and the magic."""
+    return int.from_bytes(Path(version.path).read_bytes()[-8:-4], "little") + 8
+
+
+@asynccontextmanager
+async def opened(plane: PlainPlane, looks: SomeFiles | FileLooks) -> AsyncIterator[FilesElsewhere]:
+    async with FilesElsewhere(plane, IoSchedulerService(), cast(FileLooks, looks)) as files:
+        yield files
+
+
+async def test_many_files_here_and_there_are_compared_in_time() -> None:
+    here, there = versions("here", 5000), versions("there", 5000)
+
+    def answer(node: str, asked: SourceAsked) -> SourceTold:
+        return SourceTold(asked.number, same(there))
+
+    plane = AnsweringPlane(answer, "b")
+    async with opened(plane, SomeFiles(*here)) as files:
+        began = time.process_time()
+        first = await files.find(["/data"])
+        again = await files.find(["/data"])
+        assert time.process_time() - began < 1.0
+    assert first == again == tuple(sorted(here + there))
+    assert len(plane.told) == 1
+
+
+async def test_files_may_appear_here_while_their_footers_are_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (version,) = written(tmp_path, "copied")
+    (other,) = written(tmp_path, "here")
+    footer = parsed([version])[0].footer
+
+    def answer(node: str, asked: Any) -> Any:
+        if isinstance(asked, SourceAsked):
+            return SourceTold(asked.number, same([version]))
+        return FootersTold(asked.number, (footer,))
+
+    async def read(client: TransferClient, wanted: Sequence[FileVersion]) -> list[ParquetFile]:
+        looks.here = (other, version)
+        await files.find(["/data"])
+        return parsed(wanted)
+
+    looks = SomeFiles(other)
+    async with opened(AnsweringPlane(answer, "b"), looks) as files:
+        await files.find(["/data"])
+        monkeypatch.setattr(elsewhere, "read_footers", read)
+        found = await files.read_footers([other, version])
+    assert [each.version for each in found] == [other, version]
+
+
+async def test_where_files_are_is_remembered_of_so_many(monkeypatch: pytest.MonkeyPatch) -> None:
+    def answer(node: str, asked: SourceAsked) -> SourceTold:
+        return SourceTold(asked.number, same(versions(asked.paths[0], 4)))
+
+    monkeypatch.setattr(elsewhere, "_KEPT_ELSEWHERE", 10)
+    async with opened(AnsweringPlane(answer, "b"), SomeFiles()) as files:
+        for source in range(20):
+            assert len(await files.find([str(source)])) == 4
+            assert len(files._having) <= 10
+        monkeypatch.setattr(elsewhere, "_KEPT_ELSEWHERE", 3)
+        await files.find(["one"])
+        assert set(files._having) == set(versions("one", 4))  # all of a source, however many
+
+
+NO_TEXT = os.fsdecode(b"donn\xe9es.parquet")
+
+
+@pytest.mark.parametrize("source", ["{}", "{}/*", f"{{}}/{NO_TEXT}"], ids=["folder", "pattern", "file"])
+async def test_a_file_whose_name_is_no_text_is_refused_by_name(source: str, tmp_path: Path) -> None:
+    written(tmp_path, "good")
+    (tmp_path / "good.parquet").rename(tmp_path / NO_TEXT)
+    written(tmp_path, "good")
+    paths, looks = [source.format(tmp_path)], FileLooks(seconds=5)
+    plane = PlainPlane("b", "a")
+    async with opened(plane, looks) as files:
+        with pytest.raises(InvalidRequest, match=r"not UTF-8: .*donn\\udce9es.parquet"):
+            await files.find(paths)
+        assert plane.told == []
+        plane.hear("a", SourceAsked(1, tuple(paths)))
+        await plane.until_told(1)
+    (told,) = plane.told
+    assert isinstance(decode(encode(told[1])), SourceTold)
+    assert told[1].failure is not None
+    with pytest.raises(InvalidRequest, match=r"not UTF-8: .*donn\\udce9es.parquet"):
+        raise told[1].failure.error()
+    looks.close()
+
+
+async def test_who_asks_is_told_of_what_nobody_foresaw() -> None:
+    class Broken(SomeFiles):
+        async def look(self, work: object, things: object, path_of: object) -> list[tuple[FileVersion, ...]]:
+            raise ValueError("a defect")
+
+    plane = PlainPlane("b", "a")
+    async with opened(plane, Broken()):
+        plane.hear("a", SourceAsked(1, ("/data",)))
+        await plane.until_told(1)
+    (told,) = plane.told
+    assert told[1].failure is not None
+    assert (told[1].failure.code, told[1].files) == ("internal_error", ())
+    assert "a defect" in told[1].failure.message
+
+
+async def test_what_other_nodes_tell_is_taken_apart_beside_the_loop(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    threads: list[int] = []
+
+    class Watched(tuple[SameFile, ...]):
+        def __iter__(self) -> Iterator[SameFile]:
+            threads.append(threading.get_ident())
+            return super().__iter__()
+
+    def parse(version: FileVersion, footer: bytes) -> ParquetFile:
+        threads.append(threading.get_ident())
+        return parse_footer(version, footer)
+
+    there = written(tmp_path, "one", "two")
+    footers = tuple(file.footer for file in parsed(there))
+
+    def answer(node: str, asked: Any) -> Any:
+        if isinstance(asked, SourceAsked):
+            return SourceTold(asked.number, Watched(same(there)))
+        return FootersTold(asked.number, footers)
+
+    monkeypatch.setattr(elsewhere, "parse_footer", parse)
+    async with opened(AnsweringPlane(answer, "b"), SomeFiles()) as files:
+        found = await files.find([str(tmp_path)])
+        assert [file.version for file in await files.read_footers(found)] == there
+    assert len(threads) == 3
+    assert threading.get_ident() not in threads
+
+
+async def test_what_a_node_told_that_is_lost_since_is_not_believed() -> None:
+    there = {"b": versions("b", 2), "c": versions("c", 2)}
+    plane = PlainPlane("a", "b", "c")
+    async with opened(plane, SomeFiles()) as files:
+        finding = asyncio.create_task(files.find(["/data"]))
+        await plane.until_told(2)
+        numbers = {node: asked.number for node, asked in plane.told}
+        plane.hear("b", SourceTold(numbers["b"], same(there["b"])))
+        await asyncio.sleep(0.01)
+        plane.lose("b")
+        plane.hear("c", SourceTold(numbers["c"], same(there["c"])))
+        await finding
+        again = asyncio.create_task(files.find(["/data"]))
+        await plane.until_told(3)
+        plane.hear("c", SourceTold(plane.told[2][1].number, same(there["c"])))
+        assert await again == there["c"]

@@ -1,0 +1,265 @@
+"""Looks at file systems that may hang: what answers is answered, and nobody waits longer than allowed."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from pystachio.errors import NotFound, ResourceExhausted
+from pystachio.io_scheduler.devices.disks import System, mount_points
+from pystachio.planner.file_patterns import require_time
+from pystachio.server import file_looks
+from pystachio.server.file_looks import FileLooks, Places
+
+
+class FileSystems:
+    """Those below `/dead` hang until `answers` is set."""
+
+    def __init__(self) -> None:
+        self.answers = threading.Event()
+        self.seen: list[str] = []
+
+    def look(self, paths: Sequence[str]) -> list[str]:
+        self.seen.extend(paths)
+        if any(path.startswith("/dead") for path in paths):
+            self.answers.wait(30)
+        return [path.upper() for path in paths]
+
+
+@pytest.fixture
+def systems(monkeypatch: pytest.MonkeyPatch) -> Iterator[FileSystems]:
+    monkeypatch.setattr(file_looks, "mount_points", lambda: frozenset({"/", "/dead", "/alive"}))
+    systems = FileSystems()
+    yield systems
+    systems.answers.set()
+
+
+@asynccontextmanager
+async def looking(seconds: float) -> AsyncIterator[FileLooks]:
+    looks = FileLooks(seconds=seconds)
+    yield looks
+    looks.close()
+
+
+async def refused(looks: FileLooks, systems: FileSystems, *paths: str) -> float:
+    """Seconds until it was."""
+    began = time.monotonic()
+    with pytest.raises(ResourceExhausted) as raised:
+        await looks.look(systems.look, paths, str)
+    assert raised.value.setting == "cluster_file_seconds"
+    return time.monotonic() - began
+
+
+async def test_what_was_seen_comes_back(systems: FileSystems) -> None:
+    async with looking(5) as looks:
+        names = [f"/alive/{number}" for number in range(100)]
+        seen = await asyncio.gather(*(looks.look(systems.look, [name], str) for name in names))
+        assert seen == [[[name.upper()]] for name in names]
+        assert looks._threads <= file_looks.MOST_AT_ONCE
+
+
+async def test_errors_are_those_of_the_look(systems: FileSystems) -> None:
+    def look(paths: Sequence[str]) -> None:
+        raise NotFound(f"not there: {paths}")
+
+    async with looking(5) as looks:
+        for paths in (["/alive/a"], ["/alive/a", "/a"]):
+            with pytest.raises(NotFound, match="not there"):
+                await looks.look(look, paths, str)
+
+
+async def test_things_are_looked_at_by_mount_in_their_order(systems: FileSystems) -> None:
+    async with looking(5) as looks:
+        paths = ["/b", "/a", "/alive/x", "/alive", "/aliveness"]
+        assert await looks.look(systems.look, paths, str) == [["/B", "/A"], ["/ALIVE/X", "/ALIVE"], ["/ALIVENESS"]]
+        assert await looks.look(systems.look, [], str) == []
+
+
+async def test_what_hangs_is_refused_at_once_until_it_is_back(systems: FileSystems) -> None:
+    async with looking(0.2) as looks:
+        assert await refused(looks, systems, "/dead/a") >= 0.2
+        for _ in range(200):
+            assert await refused(looks, systems, "/dead/a") < 0.2
+        assert systems.seen == ["/dead/a"]
+        assert looks._threads == 1
+        systems.answers.set()
+        for _ in range(500):
+            if not looks._hanging.total():
+                break
+            await asyncio.sleep(0.01)
+        assert await looks.look(systems.look, ["/dead/a"], str) == [["/DEAD/A"]]
+
+
+async def test_a_mount_that_hangs_does_not_stop_others(systems: FileSystems) -> None:
+    """However many paths below it are asked for, and whoever is waiting for them."""
+    async with looking(0.3) as looks:
+        stuck = [asyncio.create_task(looks.look(systems.look, [f"/dead/{number}"], str)) for number in range(100)]
+        await asyncio.sleep(0)
+        for path in ("/alive/a", "/other/a"):
+            assert await looks.look(systems.look, [path], str) == [[path.upper()]]
+        assert not any(each.done() for each in stuck)
+        for each in stuck:
+            with pytest.raises(ResourceExhausted):
+                await each
+        assert await refused(looks, systems, "/dead/another") < 0.3
+        assert await refused(looks, systems, "/alive/a", "/dead/another") < 0.3
+        for path in ("/alive/a", "/other/a"):
+            assert await looks.look(systems.look, [path], str) == [[path.upper()]]
+        assert sum(path.startswith("/dead") for path in systems.seen) == file_looks.MOST_AT_ONCE
+        assert not looks._waiting
+
+
+async def test_what_nobody_waits_for_is_not_begun(systems: FileSystems) -> None:
+    async with looking(30) as looks:
+        names = [f"/dead/{number}" for number in range(file_looks.MOST_AT_ONCE)]
+        stuck = [asyncio.create_task(looks.look(systems.look, [name], str)) for name in names]
+        late = asyncio.create_task(looks.look(systems.look, ["/dead/late"], str))
+        await asyncio.sleep(0)
+        late.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await late
+        systems.answers.set()
+        await asyncio.gather(*stuck)
+        assert sorted(systems.seen) == names
+        assert not looks._waiting
+
+
+async def test_a_look_that_was_cancelled_may_hang_all_the_same(systems: FileSystems) -> None:
+    async with looking(0.2) as looks:
+        for number in range(file_looks.MOST_AT_ONCE):
+            left = asyncio.create_task(looks.look(systems.look, [f"/dead/{number}"], str))
+            await asyncio.sleep(0.01)
+            left.cancel()
+        await asyncio.sleep(0.3)
+        assert await refused(looks, systems, "/dead/another") < 0.2
+
+
+async def test_what_has_too_much_to_do_ends_and_shuts_off_nobody(systems: FileSystems) -> None:
+    def search(paths: Sequence[str]) -> None:
+        while not systems.answers.wait(0.001):
+            require_time("/alive/**/none")
+
+    async with looking(0.5) as looks:
+        searches = [asyncio.create_task(looks.look(search, [f"/alive/{number}"], str)) for number in range(4)]
+        await asyncio.wait(searches)
+        for each in searches:
+            with pytest.raises(ResourceExhausted, match=r"too much to look through: /alive/\*\*/none"):
+                each.result()
+        assert not looks._hanging.total()
+        assert await looks.look(systems.look, ["/alive/a"], str) == [["/ALIVE/A"]]
+
+
+async def test_what_had_to_wait_for_its_turn_does_not_hang_yet(systems: FileSystems) -> None:
+    """Whose asker waits no longer may still end in time."""
+    began = threading.Event()
+
+    def late(paths: Sequence[str]) -> None:
+        began.set()
+        systems.answers.wait(30)
+
+    async with looking(0.6) as looks:
+        turn = threading.Event()
+
+        def early(paths: Sequence[str]) -> None:
+            turn.wait(30)
+
+        names = [f"/alive/{number}" for number in range(file_looks.MOST_AT_ONCE)]
+        first = [asyncio.create_task(looks.look(early, [name], str)) for name in names]
+        await asyncio.sleep(0.3)
+        last = asyncio.create_task(looks.look(late, ["/alive/late"], str))
+        await asyncio.sleep(0.2)
+        turn.set()
+        await asyncio.gather(*first)
+        assert await asyncio.to_thread(began.wait, 10)
+        with pytest.raises(ResourceExhausted):
+            await last
+        assert not looks._hanging.total()
+        assert looks._underway.total() == 1
+
+
+async def test_a_look_at_one_path_waits_for_its_turn_and_no_longer(systems: FileSystems) -> None:
+    """Longer than one look may take, if those before it get theirs; not at all where everything hangs."""
+    ended: list[str] = []
+
+    def slow(path: str) -> str:
+        time.sleep(0.2)
+        ended.append(path)
+        return path
+
+    def stuck(path: str) -> str:
+        return systems.look([path])[0]
+
+    async with looking(0.5) as looks:
+        paths = [f"/alive/{number}" for number in range(4 * file_looks.MOST_AT_ONCE)]
+        assert await asyncio.gather(*(looks.look_at(slow, path) for path in paths)) == paths
+        assert sorted(ended) == sorted(paths)
+        dead = [asyncio.create_task(looks.look_at(stuck, f"/dead/{number}")) for number in range(20)]
+        await asyncio.sleep(0)
+        assert await looks.look_at(stuck, "/alive/a") == "/ALIVE/A"
+        await asyncio.wait(dead)
+        assert all(isinstance(each.exception(), ResourceExhausted) for each in dead)
+        assert await asyncio.to_thread(str, 1) == "1"
+        assert sum(path.startswith("/dead") for path in systems.seen) == file_looks.MOST_AT_ONCE
+
+
+async def test_the_whole_of_the_threads_is_bounded(systems: FileSystems, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(file_looks, "MOST_THREADS", 2)
+    async with looking(0.1) as looks:
+        await asyncio.gather(*(refused(looks, systems, f"/dead/{number}") for number in range(5)))
+        assert looks._threads <= 3
+        assert await refused(looks, systems, "/dead/late") < 0.1
+        systems.answers.set()
+        for _ in range(500):
+            if not looks._hanging.total():
+                break
+            await asyncio.sleep(0.01)
+        looks.seconds = 5
+        assert await looks.look(systems.look, ["/dead/late"], str) == [["/DEAD/LATE"]]
+        assert systems.seen.count("/dead/late") == 1
+
+
+@pytest.mark.parametrize("dead", [16, 70])
+async def test_however_many_mounts_hang_others_are_looked_at(
+    systems: FileSystems, monkeypatch: pytest.MonkeyPatch, dead: int
+) -> None:
+    mounts = [f"/dead{number}" for number in range(dead)]
+    monkeypatch.setattr(file_looks, "mount_points", lambda: frozenset({"/", "/alive", *mounts}))
+    async with looking(1) as looks:
+        names = [f"{mount}/{number}" for mount in mounts for number in range(2 * file_looks.MOST_AT_ONCE)]
+        stuck = [asyncio.create_task(refused(looks, systems, name)) for name in names]
+        await asyncio.sleep(0)
+        for path in ("/alive/a", "/a"):
+            assert await looks.look(systems.look, [path], str) == [[path.upper()]]
+        assert not any(each.done() for each in stuck)
+        await asyncio.gather(*stuck)
+        for path in ("/alive/a", "/a"):
+            assert await looks.look(systems.look, [path], str) == [[path.upper()]]
+        assert looks._threads <= 2 * (file_looks.MOST_THREADS + dead)
+        assert max(looks._hanging.values()) <= file_looks.MOST_AT_ONCE
+
+
+def test_links_count_below_the_mount_that_they_lead_to(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "mount").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "mount")
+    mount = str(tmp_path / "mount")
+    monkeypatch.setattr(file_looks, "mount_points", lambda: frozenset({"/", mount}))
+    places, path = Places(), str(tmp_path / "link" / "a.parquet")
+    assert places.of(path) == "/"
+    places.learn([path])
+    assert places.of(path) == mount
+    assert places.of(str(tmp_path / "link")) == "/"
+    places.learn([str(tmp_path / "link")])
+    assert places.of(str(tmp_path / "link" / "b.parquet")) == mount
+
+
+def test_the_system_says_what_is_mounted(tmp_path: Path) -> None:
+    mounts = tmp_path / "mountinfo"
+    mounts.write_text("1 0 8:1 / / rw - ext4 /dev/sda1 rw\n2 1 0:5 / /mnt/a\\040b rw - nfs4 server:/a rw\n")
+    assert mount_points(system=System(mounts=mounts)) == {"/", "/mnt/a b"}
+    assert mount_points(system=System(mounts=tmp_path / "none")) == set()
