@@ -20,8 +20,9 @@ from pystachio.cli.oracle import disagreement
 TYPED = frozenset(
     kind.code
     for kind in vars(errors).values()
-    if isinstance(kind, type) and issubclass(kind, errors.PystachioError) and kind is not errors.InternalError
-)
+    if isinstance(kind, type) and issubclass(kind, errors.PystachioError)
+) - {errors.InternalError.code, errors.Cancelled.code}
+"""What a query may end with: nobody cancels any here."""
 BOUND_SECONDS = 30.0
 """A query that has not ended by then hangs."""
 RECOVERY_SECONDS = 10.0

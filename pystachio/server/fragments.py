@@ -180,7 +180,8 @@ class Fragments:
             build, plan_id=message.plan_id, urgency=urgency, label=message.label, peers=peers
         )
         error = await _ended(fragment.handle, results)
-        return error if error is None else fragment.error or error
+        # Cancelled while it ended for a reason of its own, it says that reason: all others may be its consequences.
+        return fragment.error or error if isinstance(error, Cancelled) else error
 
     async def _until_known(self, message: StartFragment) -> None:
         """Wait for the view that the coordinator has, and for the ways to the plan's nodes: for `VIEW_SECONDS`."""

@@ -8,12 +8,15 @@ from typing import Any, cast
 
 import pytest
 
-from pystachio.errors import NodeLost
+from pystachio.errors import Cancelled, NodeLost, PystachioError
 from pystachio.io_scheduler.service import IoSchedulerService
 from pystachio.operators.kernels.partition import hashing
 from pystachio.operators.table import FileVersion
+from pystachio.runtime.clock import SystemClock
+from pystachio.runtime.metrics import PlanMetrics
 from pystachio.runtime.node import Node
 from pystachio.runtime.peers import Messages
+from pystachio.runtime.plan import PlanHandle
 from pystachio.server import coordinator as coordinator_module
 from pystachio.server import fragments as fragments_module
 from pystachio.server.coordinator import Coordinator
@@ -35,9 +38,9 @@ def start(plan_id: str = "p", nodes: tuple[str, ...] = ("a", "b"), epoch: int = 
     return StartFragment(plan_id, epoch, nodes, 1, b"no plan", {}, (), 1, None, "", hashing())
 
 
-def fragments(plane: PlainPlane, messages: NoMessages) -> Fragments:
+def fragments(plane: PlainPlane, messages: NoMessages, node: object = None) -> Fragments:
     looks = FileLooks(seconds=5)
-    return Fragments(plane, cast(Node, None), IoSchedulerService(), cast(Messages, messages), looks)
+    return Fragments(plane, cast(Node, node), IoSchedulerService(), cast(Messages, messages), looks)
 
 
 def spreading(plane: PlainPlane) -> Coordinator:
@@ -70,6 +73,34 @@ async def test_a_part_whose_coordinator_is_lost_in_the_turn_that_started_it_is_n
         plane.hear("a", start())
         plane.lose("a")
         assert await ended(plane) == [("a", "node_lost")]
+        assert parts.running == 0
+
+
+@pytest.mark.parametrize(("own", "told"), [(NodeLost("a way is gone"), "node_lost"), (Cancelled("it is"), "cancelled")])
+async def test_a_part_that_is_cancelled_while_it_fails_tells_why_it_failed(
+    monkeypatch: pytest.MonkeyPatch, own: PystachioError, told: str
+) -> None:
+    """Its coordinator may know of the failure by its consequences alone, and then cancels it."""
+
+    class Failing:
+        """Ends, with an error of its own, once it is told to stop."""
+
+        def start_plan(self, *_: object, plan_id: str, **__: object) -> PlanHandle:
+            self.handle = PlanHandle(plan_id, PlanMetrics(plan_id, SystemClock()), cast(Any, self))
+            return self.handle
+
+        def tell(self, _: object) -> None:
+            self.handle.mark_ended(own)
+
+    monkeypatch.setattr(fragments_module, "tables_of", lambda plan: ())
+    monkeypatch.setattr(fragments_module, "_decoded_part", lambda message, tables: None)
+    plane, node = PlainPlane("b", "a"), Failing()
+    async with fragments(plane, NoMessages(), node) as parts:
+        plane.hear("a", start())
+        while not hasattr(node, "handle"):
+            await asyncio.sleep(0.001)
+        plane.hear("a", CancelFragment("p"))
+        assert await ended(plane) == [("a", told)]
         assert parts.running == 0
 
 
