@@ -20,6 +20,7 @@ STATEMENTS = {
     "rows": "select id, key, name from sales where id % 3 = 0",
 }
 DIVISION_BY_ZERO = "select sum(amount % (id - 7777)) from sales"
+ENDLESS = "select count(*) from sales a join sales b on a.key % 5 = b.key % 5 where a.name < b.name"
 BAD_CAST = "select sum(cast(name as integer)) from sales"
 
 

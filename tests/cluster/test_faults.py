@@ -17,7 +17,7 @@ import pytest
 from benchmarks.cluster_processes import NodeProcess, Outcome, ProcessCluster
 from benchmarks.fault_campaign import TYPED
 from benchmarks.fault_kinds import Faults
-from benchmarks.slow_tables import BAD_CAST, DIVISION_BY_ZERO, STATEMENTS, slow_disk, write_slow_tables
+from benchmarks.slow_tables import BAD_CAST, DIVISION_BY_ZERO, ENDLESS, STATEMENTS, slow_disk, write_slow_tables
 from pystachio.cli.oracle import disagreement
 from pystachio.io_scheduler.devices.ucx_library import ucx_report
 from tests.cluster.served_cluster import served_cluster, token
@@ -115,7 +115,7 @@ def test_a_lost_node_costs_its_statements_nothing_but_time(
     survivors = others(cluster, "n1")
     asked = ((survivors[0], "group"), (survivors[0], "rows"), (survivors[1], "join"), (survivors[1], "sort"))
     started = {(node.name, name): node.start_sql(STATEMENTS[name]) for node, name in asked}
-    time.sleep(0.2)
+    cluster.until_at_work(victim)
     struck = faults.strike(kind, victim)
     outcomes = {key: statement.outcome(BOUND_SECONDS) for key, statement in started.items()}
     assert all(is_right(outcome, key[1], expected) for key, outcome in outcomes.items()), outcomes
@@ -133,7 +133,7 @@ def test_the_coordinators_death_leaves_nothing_on_others(
 ) -> None:
     coordinator, survivors = cluster.nodes["n0"], others(cluster, "n0")
     statements = [coordinator.start_sql(sql) for sql in STATEMENTS.values()]
-    cluster.until(lambda: survivors[0].ask("statistics")["fragments"] > 0, 5, lambda: "no part of a plan came")
+    cluster.until_at_work(survivors[0])
     struck = Faults(cluster, random.Random(3)).strike(kind, coordinator)
     cluster.until(
         lambda: all(any(seen.node == "n0" and seen.at > struck.at for seen in node.seen) for node in survivors),
@@ -220,8 +220,8 @@ def test_errors_of_users_are_not_tried_again(cluster: ProcessCluster, sql: str) 
 
 
 def test_cancelling_reaches_every_node(cluster: ProcessCluster) -> None:
-    for delay in (0.0, 0.05, 0.12):  # the disks alone take longer
-        statement = cluster.nodes["n2"].start_sql(STATEMENTS["rows"])
+    for delay in (0.0, 0.05, 0.12, 0.5):
+        statement = cluster.nodes["n2"].start_sql(ENDLESS)
         time.sleep(delay)
         statement.cancel()
         assert statement.outcome(CANCEL_SECONDS + delay).error == "cancelled"
@@ -229,8 +229,8 @@ def test_cancelling_reaches_every_node(cluster: ProcessCluster) -> None:
 
 
 def test_a_node_that_is_silent_does_not_hold_up_a_cancel_on_the_others(cluster: ProcessCluster) -> None:
-    statement = cluster.nodes["n0"].start_sql(STATEMENTS["rows"])
-    time.sleep(0.1)
+    statement = cluster.nodes["n0"].start_sql(ENDLESS)
+    cluster.until_at_work(cluster.nodes["n1"])
     cluster.nodes["n1"].stop()
     statement.cancel()
     cluster.until(
@@ -256,7 +256,7 @@ def test_plans_interleave(cluster: ProcessCluster, expected: dict[str, list[tupl
 def test_losses_without_another_attempt_are_typed(folder: Path, tables: dict[str, Path]) -> None:
     with ProcessCluster(2, tables=tables, settings=slow_disk(folder), cluster={"retries": 0}) as cluster:
         statement = cluster.nodes["n0"].start_sql(STATEMENTS["rows"])
-        time.sleep(0.3)
+        cluster.until_at_work(cluster.nodes["n1"])
         cluster.nodes["n1"].kill()
         outcome = statement.outcome(BOUND_SECONDS)
         assert (outcome.error, outcome.retryable) == ("node_lost", True), outcome
@@ -266,7 +266,7 @@ def test_losses_without_another_attempt_are_typed(folder: Path, tables: dict[str
 def test_a_node_that_is_closed_ends_its_statements(folder: Path, tables: dict[str, Path]) -> None:
     with ProcessCluster(2, tables=tables, settings=slow_disk(folder)) as cluster:
         statement = cluster.nodes["n0"].start_sql(STATEMENTS["rows"])
-        time.sleep(0.3)
+        cluster.until_at_work(cluster.nodes["n1"])
         started = time.monotonic()
         assert cluster.nodes["n0"].leave(10) == 0
         assert time.monotonic() - started < 2.0
@@ -325,7 +325,7 @@ def test_losses_over_ucx(
     with ProcessCluster(3, tables=tables, transport="ucx", preference="shuffle", settings=slow_disk(folder)) as cluster:
         survivors = others(cluster, "n2")
         started = [(name, node.start_sql(sql)) for node in survivors for name, sql in STATEMENTS.items()]
-        time.sleep(0.4)
+        cluster.until_at_work(cluster.nodes["n2"])
         getattr(cluster.nodes["n2"], kind)()
         for name, statement in started:
             assert is_right(statement.outcome(BOUND_SECONDS), name, expected)
