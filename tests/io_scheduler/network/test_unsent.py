@@ -8,6 +8,7 @@ import pytest
 
 from pystachio.io_scheduler.network.unsent import (
     LEAST_UNSENT_BYTES,
+    LOCAL_BYTES,
     MEASURED_BYTES,
     MOST_UNSENT_BYTES,
     UnsentLimit,
@@ -51,3 +52,14 @@ def test_the_socket_is_told() -> None:
         assert connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT) == LEAST_UNSENT_BYTES
         limit.note(MEASURED_BYTES, MEASURED_BYTES / 2e9)
         assert connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT) == limit.nbytes > MIB
+
+
+def test_a_connection_within_the_machine_holds_what_stays_in_caches() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener, socket.create_connection(listener.getsockname()) as near:
+        UnsentLimit(near, 0.0)
+        held = near.getsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF)
+        assert LOCAL_BYTES <= held <= 2 * LOCAL_BYTES
+    with socket.socket() as unconnected:
+        before = unconnected.getsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF)
+        UnsentLimit(unconnected, 0.0)
+        assert unconnected.getsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF) == before
