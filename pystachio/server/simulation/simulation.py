@@ -16,9 +16,10 @@ import os
 import sys
 import tempfile
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from hashlib import sha256
+from itertools import takewhile
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -75,13 +76,13 @@ class SimulationOutcome:
     digest: str
 
 
-def simulate(seed: int, statements: Statements) -> SimulationOutcome:
-    """Raises InvariantBroken."""
+def simulate(seed: int, statements: Statements, log: list[str] | None = None) -> SimulationOutcome:
+    """`log` gets what the digest is of. Raises InvariantBroken."""
     loop = ClusterLoop(Random(seed))
     gc.disable()  # a collection would end what waits for it at another time
     try:
         with asyncio.Runner(loop_factory=lambda: loop) as runner, replayed(loop, seed):
-            return runner.run(_Cluster(seed, loop, statements).run())
+            return runner.run(_Cluster(seed, loop, statements, log).run())
     finally:
         gc.enable()
 
@@ -91,6 +92,7 @@ class _Cluster:
     seed: int
     loop: ClusterLoop
     statements: Statements
+    log: list[str] | None = None
     nodes: dict[str, SimulatedNode] = field(default_factory=dict)
     ended: Counter[str] = field(default_factory=Counter)
     attempts: int = 0
@@ -302,7 +304,10 @@ class _Cluster:
         self._note("end", node.name, self.statements.listed.index(statement), outcome, rows)
 
     def _note(self, *what: object) -> None:
-        self._digest.update(f"{self.loop.time()!r} {what!r}\n".encode())
+        line = f"{self.loop.time()!r} {what!r}\n"
+        self._digest.update(line.encode())
+        if self.log is not None:
+            self.log.append(line)
 
     def _note_defect(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
         self._defects.append(f"{context.get('message')}: {context.get('exception')!r}")
@@ -324,10 +329,23 @@ def simulate_many(seeds: Iterable[int], *, replay_every: int = 0) -> list[Simula
     with tempfile.TemporaryDirectory() as folder:
         statements = prepare(Path(folder))
         for number, seed in enumerate(seeds):
-            outcomes.append(simulate(seed, statements))
-            if replay_every and number % replay_every == 0 and simulate(seed, statements) != outcomes[-1]:
-                raise InvariantBroken(f"seed {seed}: a replay differs")
+            first: list[str] = []
+            outcomes.append(simulate(seed, statements, first))
+            if replay_every and number % replay_every == 0:
+                second: list[str] = []
+                replay = simulate(seed, statements, second)
+                if replay != outcomes[-1]:
+                    raise InvariantBroken(
+                        f"seed {seed}: a replay differs: {_difference(first, second)}{outcomes[-1]}\n{replay}"
+                    )
     return outcomes
+
+
+def _difference(first: Sequence[str], second: Sequence[str]) -> str:
+    """Where two logs part, and the last lines before it."""
+    same = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(first, second, strict=False)))
+    lines = (*first[max(0, same - 3) : same], "first:  ", *first[same : same + 1], "second: ", *second[same : same + 1])
+    return "\n" + "".join(lines)
 
 
 if __name__ == "__main__":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 
 import pytest
 
@@ -10,7 +11,8 @@ from pystachio.operators.exchanges.fragment import Reachable, part_of
 from pystachio.operators.pipeline import PhysicalPlan
 from pystachio.server import fragments
 from pystachio.server.control_plane import ControlPlane
-from pystachio.server.simulation.simulation import InvariantBroken, simulate
+from pystachio.server.simulation import simulation
+from pystachio.server.simulation.simulation import InvariantBroken, SimulationOutcome, simulate
 from pystachio.server.simulation.statements import Statements, prepare
 
 SEEDS = 24
@@ -41,6 +43,20 @@ def test_a_seed_is_replayed(statements: Statements) -> None:
     once, again = simulate(5, statements), simulate(5, statements)
     assert once == again
     assert simulate(6, statements).digest != once.digest
+
+
+def test_a_replay_that_differs_says_where(monkeypatch: pytest.MonkeyPatch, statements: Statements) -> None:
+    real, lines = simulation.simulate, iter("ab")
+
+    def differing(seed: int, statements: Statements, log: list[str] | None = None) -> SimulationOutcome:
+        outcome = real(seed, statements, log)
+        assert log is not None
+        log.append(f"{next(lines)}\n")
+        return replace(outcome, digest=log[-1])
+
+    monkeypatch.setattr(simulation, "simulate", differing)
+    with pytest.raises(InvariantBroken, match="seed 3: a replay differs(.|\n)*first:  a\nsecond: b\n"):
+        simulation.simulate_many([3], replay_every=1)
 
 
 def _found_within(seeds: int, statements: Statements) -> str:
