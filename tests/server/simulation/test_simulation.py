@@ -55,7 +55,7 @@ def test_a_replay_that_differs_says_where(monkeypatch: pytest.MonkeyPatch, state
         return replace(outcome, digest=log[-1])
 
     monkeypatch.setattr(simulation, "simulate", differing)
-    with pytest.raises(InvariantBroken, match="seed 3: a replay differs(.|\n)*first:  a\nsecond: b\n"):
+    with pytest.raises(InvariantBroken, match=r"seed 3: a replay differs(.|\n)*first:  a\nsecond: b\n"):
         simulation.simulate_many([3], replay_every=1)
 
 
