@@ -9,6 +9,9 @@ from __future__ import annotations
 import asyncio
 import io
 import selectors
+from collections.abc import Coroutine
+from itertools import count
+from typing import Any
 
 THREAD_GRACE_SECONDS = 5.0
 
@@ -24,12 +27,27 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
     def __init__(self, *, threads: bool = False) -> None:
         self._virtual_now = 0.0
         super().__init__(_JumpingSelector(self, threads))
+        numbers = count()
+        self.set_task_factory(
+            lambda loop, coroutine, **options: _NumberedTask(next(numbers), coroutine, loop=loop, **options)
+        )
 
     def time(self) -> float:
         return self._virtual_now
 
     def jump(self, seconds: float) -> None:
         self._virtual_now += seconds
+
+
+class _NumberedTask(asyncio.Task[Any]):
+    """A set of tasks, such as a group cancels, is in an order that a replay repeats: not in that of their addresses."""
+
+    def __init__(self, number: int, coroutine: Coroutine[Any, Any, Any], **options: Any) -> None:
+        self._number = number  # first: a task joins the set of all tasks when it is made
+        super().__init__(coroutine, **options)
+
+    def __hash__(self) -> int:
+        return self._number
 
 
 class _JumpingSelector(selectors.DefaultSelector):

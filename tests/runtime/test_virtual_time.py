@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import time
+from contextlib import suppress
+from random import Random
 
 import pytest
 
@@ -52,3 +54,30 @@ def test_threads_report_in_real_time() -> None:
         return await asyncio.to_thread(lambda: 5)
 
     assert virtual_time.run(main(), threads=True) == 5
+
+
+def test_a_group_cancels_its_tasks_in_an_order_that_does_not_depend_on_addresses() -> None:
+    async def main() -> list[int]:
+        cancelled: list[int] = []
+
+        async def wait(number: int) -> None:
+            try:
+                await asyncio.Event().wait()
+            except asyncio.CancelledError:
+                cancelled.append(number)
+                raise
+
+        with suppress(ExceptionGroup):
+            async with asyncio.TaskGroup() as tasks:
+                for number in Random(2).sample(range(200), 40):
+                    kept.append(bytearray(Random(number).randrange(2000)))
+                    tasks.create_task(wait(number))
+                await asyncio.sleep(1)
+                raise ValueError
+        return cancelled
+
+    kept: list[bytearray] = []
+    once = virtual_time.run(main())
+    kept.append(bytearray(100_000))
+    assert len(once) == 40
+    assert all(virtual_time.run(main()) == once for _ in range(3))
