@@ -236,13 +236,12 @@ class Session:
     def _plan(self, statement: str | bytes, parameters: Sequence[Any]) -> PhysicalPlan:
         if not isinstance(parameters, Sequence) or isinstance(parameters, str | bytes):
             raise InvalidRequest(f"parameters must be a list or a tuple, not {type(parameters).__name__}")
+        given, reorders = tuple(parameters), self._join_reordering
         try:
-            return self._planner.plan(
-                statement,
-                self._catalog.refresh(),
-                parameters=tuple(parameters),
-                join_reordering=self._join_reordering,
-            )
+            # A statement that was planned before costs looks at its own tables, however many others there are.
+            reads = self._planner.tables_known(statement, parameters=given, join_reordering=reorders)
+            catalog = self._catalog.refresh(reads)
+            return self._planner.plan(statement, catalog, parameters=given, join_reordering=reorders)
         except PystachioError:
             raise
         except Exception as error:

@@ -243,6 +243,30 @@ def test_a_table_that_cannot_be_read_any_more_says_why(session: pystachio.Sessio
         session.explain("select a from spoilt")
 
 
+def test_each_statement_sees_the_files_of_its_own_tables_as_they_are(
+    session: pystachio.Session, tmp_path: Path
+) -> None:
+    """Also one whose plan is kept, while the files of others change."""
+
+    def write(name: str, rows: int) -> None:
+        pq.write_table(pa.table({"n": range(rows)}), tmp_path / f"{name}.parquet")
+
+    def counted(name: str) -> int:
+        return int(session.sql(f"select count(*) from {name}").to_arrow().column(0)[0].as_py())
+
+    for name, rows in (("one", 1), ("two", 2)):
+        write(name, rows)
+        session.register(name, tmp_path / f"{name}.parquet")
+    assert [counted(name) for name in ("one", "two", "one", "two")] == [1, 2, 1, 2]
+    write("two", 20)
+    assert [counted(name) for name in ("one", "two", "one")] == [1, 20, 1]
+    write("one", 10)
+    (tmp_path / "two.parquet").unlink()
+    assert counted("one") == 10
+    with pytest.raises(NotFound, match=r"two\.parquet"):
+        counted("two")
+
+
 def test_a_failed_result_raises_its_error_again(session: pystachio.Session) -> None:
     result = session.sql("select cast(name as bigint) from t")
     for method in (result.to_arrow, result.to_arrow, result.to_torch, lambda: list(result.batches())):

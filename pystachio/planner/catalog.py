@@ -12,7 +12,7 @@ import glob
 import os
 import re
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
@@ -69,6 +69,7 @@ class Catalog:
         self._lock = threading.Lock()
         self._registrations: dict[str, _Registration] = {}
         self._version = 0
+        self._latest: CatalogSnapshot | None = None
 
     def register(self, name: str, source: Source) -> Table:
         """Make the source known as table `name`, in place of any table of that name.
@@ -114,20 +115,26 @@ class Catalog:
     def snapshot(self) -> CatalogSnapshot:
         """The tables as SQL sees them."""
         with self._lock:
-            tables = {name: registration.table for name, registration in self._registrations.items()}
-            version = self._version
-        for name in list(tables):
-            tables.setdefault(name.lower(), tables[name])
-        return CatalogSnapshot(version, MappingProxyType(tables))
+            if self._latest is None or self._latest.version != self._version:
+                tables = {name: registration.table for name, registration in self._registrations.items()}
+                for name in list(tables):
+                    tables.setdefault(name.lower(), tables[name])
+                self._latest = CatalogSnapshot(self._version, MappingProxyType(tables))
+            return self._latest
 
-    def refresh(self) -> CatalogSnapshot:
-        """Look at the sources again, and read the footers of files that are new or changed.
+    def refresh(self, names: Collection[str] | None = None) -> CatalogSnapshot:
+        """Look at the sources again, and read the footers of files that are new or changed: of all tables, or of those
+        that `names` are of, as a snapshot has them.
 
         A table whose source has become unreadable stays as it was: a statement that reads it gets the error, others
         go on. So do all where only a node does not answer.
         """
         with self._lock:
-            registrations = list(self._registrations.items())
+            registrations = [
+                (name, registration)
+                for name, registration in self._registrations.items()
+                if names is None or name in names or name.lower() in names
+            ]
         unreadable: dict[str, PystachioError] = {}
         for name, registration in registrations:
             try:

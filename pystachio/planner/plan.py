@@ -38,6 +38,11 @@ class _CacheKey:
     parameters: tuple[tuple[str, str], ...]
     join_reordering: bool
 
+    @staticmethod
+    def of(statement: str | bytes, parameters: tuple[Any, ...], join_reordering: bool) -> _CacheKey:
+        written = tuple((type(value).__name__, repr(value)) for value in parameters)
+        return _CacheKey(statement, written, join_reordering)
+
 
 class _Generation:
     """What is kept for one version of the catalog: a new one drops the old plans with the footers they hold."""
@@ -73,8 +78,7 @@ class Planner:
         """
         generation = self._of(catalog)
         scalars = tuple(map(parameter, parameters))
-        written = tuple((type(value).__name__, repr(value)) for value in parameters)
-        key = _CacheKey(statement, written, join_reordering)
+        key = _CacheKey.of(statement, parameters, join_reordering)
         with self._lock:
             if key in generation.plans:
                 generation.plans.move_to_end(key)
@@ -93,6 +97,20 @@ class Planner:
                 if len(generation.plans) > _CACHED_PLANS:
                     generation.plans.popitem(last=False)
         return made
+
+    def tables_known(
+        self, statement: str | bytes, *, parameters: tuple[Any, ...] = (), join_reordering: bool = True
+    ) -> frozenset[str] | None:
+        """The tables that the statement reads, as its plan that is kept says; None where there is none.
+
+        Raises InvalidRequest for values that are no parameters.
+        """
+        for value in parameters:
+            parameter(value)
+        with self._lock:
+            plans = {} if self._generation is None else self._generation.plans
+            kept = plans.get(_CacheKey.of(statement, parameters, join_reordering))
+        return None if kept is None else kept[1]
 
     def _of(self, catalog: CatalogSnapshot) -> _Generation:
         with self._lock:

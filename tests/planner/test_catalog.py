@@ -259,6 +259,28 @@ def test_a_file_that_changes_while_it_is_looked_at_is_looked_at_again(reader: Co
     assert looked.tables["t"].rows == 3
 
 
+def test_only_the_tables_that_are_asked_for_are_looked_at(reader: CountingReader, tmp_path: Path) -> None:
+    looked_at: list[str] = []
+
+    def find(paths: Sequence[str]) -> tuple[FileVersion, ...]:
+        looked_at.extend(paths)
+        return local_files(paths)
+
+    catalog = Catalog(reader, find)
+    for name in ("Mine", "other"):
+        catalog.register(name, write(tmp_path / f"{name}.parquet"))
+    before = catalog.snapshot()
+    for name in ("Mine", "other"):
+        write(tmp_path / f"{name}.parquet", a=[1, 2, 3])
+    looked_at.clear()
+    # By the name that SQL makes of it, too.
+    looked = catalog.refresh({"mine"})
+    assert looked_at == [str(tmp_path / "Mine.parquet")]
+    assert (looked.tables["Mine"].rows, looked.tables["other"].rows) == (3, 2)
+    assert looked.version > before.version
+    assert catalog.refresh().tables["other"].rows == 3
+
+
 def test_a_node_that_does_not_answer_makes_nothing_unreadable(reader: CountingReader, tmp_path: Path) -> None:
     answers = True
 

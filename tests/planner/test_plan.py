@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from pystachio.errors import NotFound, SqlSyntaxError
+from pystachio.errors import InvalidRequest, NotFound, SqlSyntaxError
 from pystachio.operators.parquet.footer import read_footers
 from pystachio.operators.pipeline import PhysicalPlan
 from pystachio.operators.table import FileVersion, ParquetFile
@@ -83,6 +83,22 @@ def test_substrait_bytes_are_statements_too(planner: Planner, catalog: Catalog) 
     first = planner.plan(made, snapshot)
     assert first.names == ("k", "w")
     assert planner.plan(made, snapshot) is first
+
+
+def test_the_tables_of_a_statement_are_known_while_its_plan_is_kept(
+    planner: Planner, catalog: Catalog, tmp_path: Path
+) -> None:
+    catalog.register("other", tmp_path / "t.parquet")
+    sql = "select k from t where v > $1"
+    assert planner.tables_known(sql, parameters=(5,)) is None
+    planner.plan(sql, catalog.snapshot(), parameters=(5,))
+    assert planner.tables_known(sql, parameters=(5,)) == {"t"}
+    assert planner.tables_known(sql, parameters=(6,)) is None
+    with pytest.raises(InvalidRequest):
+        planner.tables_known(sql, parameters=(object(),))
+    catalog.unregister("other")
+    planner.plan("select 1", catalog.snapshot())
+    assert planner.tables_known(sql, parameters=(5,)) is None
 
 
 def test_what_changes_with_time_is_planned_every_time(planner: Planner, catalog: Catalog) -> None:
