@@ -22,7 +22,7 @@ TYPED = frozenset(
     for kind in vars(errors).values()
     if isinstance(kind, type) and issubclass(kind, errors.PystachioError)
 ) - {errors.InternalError.code, errors.Cancelled.code}
-"""What a query may end with: nobody cancels any here."""
+"""What a query may end with: nobody cancels any here, but a node that leaves does."""
 BOUND_SECONDS = 30.0
 """A query that has not ended by then hangs."""
 RECOVERY_SECONDS = 10.0
@@ -156,8 +156,8 @@ class Campaign:
             counts["retried"] += outcome.attempts > 1
         elif outcome.rows is not None:
             counts["bad"] += 1
-        elif outcome.error == "gone":
-            counts["gone"] += 1
+        elif outcome.error == "gone" or (is_ill and outcome.error == errors.Cancelled.code):
+            counts["gone"] += 1  # a node that leaves cancels what was asked of it
         elif outcome.error in TYPED:
             counts["typed"] += 1
             self._note(f"{label} of {struck[0].victim}, a query on {where}: {outcome.error}: {outcome.message}")
