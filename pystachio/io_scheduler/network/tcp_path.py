@@ -27,6 +27,9 @@ from pystachio.io_scheduler.network.refusals import error_of
 from pystachio.io_scheduler.network.seal import MAC_BYTES, Seals
 from pystachio.io_scheduler.network.unsent import UnsentLimit
 
+TURN_BYTES = 2 << 20
+"""Event loops read on as long as bytes are there, up to 32 times: after so many, what follows from them, and others'
+frames, have a turn. Each costs an end of 1 MiB a tenth of its time."""
 _SINK_BYTES = 64 << 10
 _HEADER_BYTES = DATA_BYTES + MAC_BYTES
 
@@ -86,6 +89,7 @@ class TcpPath(asyncio.BufferedProtocol):
         self._target: _Expected | None = None
         self._problem: PystachioError | None = None
         self._checksum = xxh3_64()
+        self._read_in_turn = 0
 
     def run(self, transport: asyncio.Transport) -> None:
         """Take the connection over from the handshake."""
@@ -177,10 +181,12 @@ class TcpPath(asyncio.BufferedProtocol):
         if problem is None and (not data.is_checked or self._checksum.intdigest() != data.checksum):
             problem = DataError("data arrived damaged: the checksum differs", node=self._node)
         _tell(expected, Arrival(data.length, problem))
-        self._let_loop_turn()
+        self._read_in_turn += data.length
+        if self._read_in_turn >= TURN_BYTES:
+            self._let_loop_turn()
 
     def _let_loop_turn(self) -> None:
-        """Event loops read on as long as bytes are there: what follows from these, and others' frames, would wait."""
+        self._read_in_turn = 0
         if self._error is None and self._transport is not None:
             self._transport.pause_reading()
             self._timers.call_later(0.0, self._read_on)

@@ -16,7 +16,7 @@ from pystachio.errors import Cancelled, DataError, NodeLost, PystachioError
 from pystachio.io_scheduler.network.data_path import Arrival
 from pystachio.io_scheduler.network.frames import DATA_BYTES, Data, decode_data, encode_data
 from pystachio.io_scheduler.network.seal import MAC_BYTES, make_seals
-from pystachio.io_scheduler.network.tcp_path import TcpPath
+from pystachio.io_scheduler.network.tcp_path import TURN_BYTES, TcpPath
 
 SESSION, EPOCH, KEY = 77, 5, b"k" * 32
 HEADER_BYTES = DATA_BYTES + MAC_BYTES
@@ -163,19 +163,23 @@ def test_data_land_in_their_buffers_in_any_order_and_however_cut(
     assert not ends.lost
 
 
-def test_the_loop_turns_between_two_data() -> None:
+def test_the_loop_turns_after_so_much() -> None:
     path, transport, ends = make()
-    for grant in (1, 2):
-        expect(path, ends, grant, 3)
-    for grant in (1, 2):
-        feed(path, ends.header(b"abc", grant) + b"ab")
-        assert transport.reads
-        feed(path, b"c")
+    half = bytes(TURN_BYTES // 2)
+    for turn in range(3):
+        grants = (2 * turn, 2 * turn + 1)
+        for grant in grants:
+            expect(path, ends, grant, len(half))
+            assert transport.reads
+            feed(path, ends.header(half, grant) + half[:-1])
+            assert transport.reads
+            feed(path, half[-1:])
         assert not transport.reads
         transport.turn()
     assert transport.reads
-    expect(path, ends, 3, 3)
-    feed(path, ends.header(b"abc", 3) + b"abc")
+    expect(path, ends, 9, TURN_BYTES)
+    feed(path, ends.header(2 * half, 9) + 2 * half)
+    assert not transport.reads
     path.close(NodeLost("it is over"))
     transport.turn()
 
