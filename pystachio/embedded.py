@@ -146,7 +146,7 @@ class EmbeddedNode:
         """Cancel what runs and end the node's thread."""
         self._stop()
 
-    def find_files(self, paths: Sequence[str]) -> tuple[FileVersion, ...]:
+    def find_files(self, paths: Sequence[str], known: Sequence[FileVersion] = ()) -> tuple[FileVersion, ...]:
         """`planner.catalog.FindFiles`."""
         return local_files(paths)
 

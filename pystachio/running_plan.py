@@ -78,6 +78,8 @@ class RunningPlan:
         self._node = node
         self._peers = peers
         self._submitted = time.monotonic()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        """Once it is submitted."""
         self._seconds: float | None = None
         self._totals = Totals()
         self._handle: PlanHandle | None = None
@@ -171,7 +173,7 @@ class RunningPlan:
             raise self._error
 
     def cancel(self) -> None:
-        if self._seconds is None:
+        if self._loop is not None and self._seconds is None:
             with suppress(RuntimeError):  # the loop is closed: every plan has ended
                 self._loop.call_soon_threadsafe(self._cancel)
 

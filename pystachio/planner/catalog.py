@@ -16,6 +16,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
+from typing import Protocol
 
 from pystachio.errors import DataError, InvalidRequest, NotFound, PystachioError, Unauthorized, Unsupported
 from pystachio.operators.parquet.footer import file_version
@@ -25,12 +26,19 @@ from pystachio.planner.file_patterns import matching, require_time
 Source = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 ReadFooters = Callable[[Sequence[FileVersion]], Sequence[ParquetFile]]
 """Blocking; the footers in the order of the versions (`operators.parquet.footer.read_footers` on the node's loop)."""
-FindFiles = Callable[[Sequence[str]], tuple[FileVersion, ...]]
-"""Blocking; what absolute paths and patterns stand for. Raises as `Catalog.register` for what is not there."""
 
 _URL = re.compile(r"^([a-zA-Z][a-zA-Z0-9+.-]+)://")
 _SUFFIX = ".parquet"
 _NEAR = 0.6
+
+
+class FindFiles(Protocol):
+    """Blocking; what absolute paths and patterns stand for, which were the files `known` when somebody last looked.
+
+    Raises as `Catalog.register` for what is not there.
+    """
+
+    def __call__(self, paths: Sequence[str], known: Sequence[FileVersion] = ()) -> tuple[FileVersion, ...]: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +73,7 @@ class Catalog:
     def __init__(self, read_footers: ReadFooters, find_files: FindFiles | None = None) -> None:
         """`find_files` says what paths stand for; by default what this machine has."""
         self._read_footers = read_footers
-        self._find_files = local_files if find_files is None else find_files
+        self._find_files = _files_here if find_files is None else find_files
         self._lock = threading.Lock()
         self._registrations: dict[str, _Registration] = {}
         self._version = 0
@@ -158,13 +166,14 @@ class Catalog:
 
     def _look(self, name: str, paths: tuple[str, ...], before: Table | None = None) -> Table:
         """The table as its source is now. What fails is tried again when the files have changed meanwhile."""
-        versions = self._find_files(paths)
-        if before is not None and versions == before.version:
+        known = () if before is None else before.version
+        versions = self._find_files(paths, known)
+        if before is not None and versions == known:
             return before
         try:
             return self._load(name, versions)
         except (DataError, InvalidRequest):
-            changed = self._find_files(paths)
+            changed = self._find_files(paths, known)
             if changed == versions:
                 raise
         return self._load(name, changed)
@@ -233,6 +242,10 @@ def _absolute(part: str | os.PathLike[str]) -> str:
     if url is not None:
         path = path[url.end() :]
     return os.path.abspath(os.path.expanduser(path))
+
+
+def _files_here(paths: Sequence[str], known: Sequence[FileVersion] = ()) -> tuple[FileVersion, ...]:
+    return local_files(paths)
 
 
 def local_files(paths: Sequence[str], *, admits: Callable[[str], bool] | None = None) -> tuple[FileVersion, ...]:

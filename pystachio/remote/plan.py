@@ -9,7 +9,7 @@ from concurrent.futures import Future
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from pystachio.errors import Cancelled, NodeLost, PystachioError, Unsupported
+from pystachio.errors import Cancelled, InternalError, NodeLost, PystachioError, Unsupported
 from pystachio.io_scheduler.ledger import Totals
 from pystachio.remote.connection import Connection, expected
 from pystachio.remote.messages import (
@@ -69,6 +69,8 @@ class RemotePlan:
             try:
                 answer = self._next_answer()
                 if isinstance(answer, Ended):
+                    if answer.rows != self.rows:
+                        raise InternalError(f"rows are missing: {self.rows:,} of {answer.rows:,} came")
                     self._ended = answer
                     self._fetches.clear()
                     return None

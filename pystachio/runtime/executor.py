@@ -7,7 +7,7 @@ from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final, TypeVar
 
-from pystachio.errors import InternalError, PystachioError
+from pystachio.errors import Cancelled, InternalError, PystachioError
 from pystachio.runtime.channels import Channel, Sized
 from pystachio.runtime.clock import Clock
 from pystachio.runtime.context import Context, PlanIdentity
@@ -200,7 +200,8 @@ class _Execution:
             operator=operator,
             memory=self._scope.memory_budget,
         )
-        if self._failure is None:
+        if self._failure is None or (isinstance(self._failure, Cancelled) and not isinstance(failure, Cancelled)):
+            # What others have given up comes back as a cancellation, perhaps before the reason for it is known here.
             self._failure = failure
         else:
             get_logger().debug("another task failed while the plan ended", operator=operator, error=str(error))

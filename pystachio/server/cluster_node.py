@@ -130,13 +130,13 @@ class ClusterNode:
         self._embedded.close()
         self.looks.close()
 
-    def find_files(self, paths: Sequence[str]) -> tuple[FileVersion, ...]:
+    def find_files(self, paths: Sequence[str], known: Sequence[FileVersion] = ()) -> tuple[FileVersion, ...]:
         """What the paths stand for on any node of the cluster; not on the loop."""
-        return self.host.call(self._elsewhere.find(paths)).result()
+        return self.host.call(self._elsewhere.find(paths, known)).result()
 
-    def find_client_files(self, paths: Sequence[str]) -> tuple[FileVersion, ...]:
+    def find_client_files(self, paths: Sequence[str], known: Sequence[FileVersion] = ()) -> tuple[FileVersion, ...]:
         """As `find_files`, of what clients may name. Raises Unauthorized for other files."""
-        return self.host.call(self._elsewhere.find(paths, for_client=True)).result()
+        return self.host.call(self._elsewhere.find(paths, known, for_client=True)).result()
 
     def read_footers(self, versions: Sequence[FileVersion]) -> list[ParquetFile]:
         return self.host.call(self._elsewhere.read_footers(versions)).result()

@@ -98,6 +98,8 @@ class ClusterPlan:
             self._error.__cause__ = unexpected
         async with self._changed:
             self._seconds = time.monotonic() - self._submitted
+            if self._error is not None:
+                self._forget_rows()
             self._changed.notify_all()
 
     async def _run_attempts(self) -> None:
@@ -107,7 +109,7 @@ class ClusterPlan:
             try:
                 await self._attempt()
                 return
-            except (NodeLost, DataError) as error:
+            except (NodeLost, DataError, NotFound) as error:
                 if self._is_flowing or self._is_cancelled or not self._may_succeed_elsewhere(error):
                     raise
                 if outdated < _MOST_OUTDATED and await self._was_outdated(error):
@@ -118,13 +120,18 @@ class ClusterPlan:
                     if error.node is not None:
                         self._avoided.add(error.node)
                     self._lost = error
-                self._ready.clear()
-                self._ready_bytes = 0
+                self._forget_rows()
+
+    def _forget_rows(self) -> None:
+        """Those that nobody has taken."""
+        self._ready.clear()
+        self._ready_bytes = 0
 
     def _may_succeed_elsewhere(self, error: PystachioError) -> bool:
-        """Whether a node is gone, or the way to another node's disk: this one takes part in every attempt."""
+        """Whether a node is gone, or the way to another node's disk, or a file that it had: this one takes part in
+        every attempt."""
         is_elsewhere = error.node is not None and error.node != self._node.coordinator.node
-        return isinstance(error, NodeLost) or (error.retryable and is_elsewhere)
+        return isinstance(error, NodeLost) or (is_elsewhere and (error.retryable or isinstance(error, NotFound)))
 
     async def _was_outdated(self, error: PystachioError) -> bool:
         """Whether the attempt failed because somebody has joined or left while it began, and this node knows now: that
@@ -155,7 +162,9 @@ class ClusterPlan:
             await self._take_all(running)
         except PystachioError as failure:
             error = failure
+            self._cancel_part()
         except BaseException:
+            self._cancel_part()
             coordinator.cancel(attempt)
             raise
         await coordinator.end(attempt, cancel=error is not None)
@@ -164,7 +173,18 @@ class ClusterPlan:
             return
         if self._is_cancelled:
             raise Cancelled("the plan was cancelled", plan_id=self.plan_id)
-        raise _cause(error, attempt.failure)
+        cause = _cause(error, attempt.failure)
+        if isinstance(cause, Cancelled) and attempt.pending:
+            # Nobody who has answered knows of another reason.
+            silent = min(attempt.pending)
+            raise NodeLost(f"a node does not say why its part of the plan has ended: {silent}", node=silent) from cause
+        raise cause
+
+    def _cancel_part(self) -> None:
+        """This node's, of the last attempt: where its rows were of no use it would wait for ever for somebody to take
+        them."""
+        if self._running is not None:
+            self._running.cancel()
 
     async def _prepare(self) -> tuple[tuple[str, ...], PreparedPlan]:
         """Raises as `Coordinator.prepare`, and Cancelled."""
@@ -184,7 +204,7 @@ class ClusterPlan:
     def _note_change(self) -> None:
         """Another node has ended its part; if it failed, there is no answer to wait for."""
         if self._attempted is not None and self._attempted.failure is not None and self._running is not None:
-            self._running.cancel()
+            self._cancel_part()
             self._node.coordinator.run(self._wake(), f"{self.plan_id}/wake")
 
     async def _take_all(self, running: RunningPlan) -> None:
@@ -249,8 +269,7 @@ class ClusterPlan:
         if self._seconds is not None or self._is_cancelled:
             return
         self._is_cancelled = True
-        if self._running is not None:
-            self._running.cancel()
+        self._cancel_part()
         if self._is_preparing and self._task is not None:
             self._task.cancel()  # a node that is asked for its files may be silent
         self._node.coordinator.run(self._wake(), f"{self.plan_id}/wake")

@@ -284,7 +284,10 @@ class _Files:
         for version in versions:
             able = tuple(number for number, absent in enumerate(missing) if version not in absent)
             if not able:
-                raise NotFound(f"no node of the cluster reads the file: {version.path}")
+                raise NotFound(
+                    f"no node of the cluster reads the file: {version.path}",
+                    hint="a node that has it may be draining, or gone",
+                )
             if len(able) < len(nodes):
                 found[version.path] = able
         return found

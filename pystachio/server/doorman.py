@@ -126,11 +126,11 @@ class Doorman:
     def own_session(self) -> Session:
         return Session(self._settings, node=self.node, find_files=self._find_files, tables_of=self.session)
 
-    def _find_files(self, paths: Sequence[str]) -> tuple[FileVersion, ...]:
+    def _find_files(self, paths: Sequence[str], known: Sequence[FileVersion] = ()) -> tuple[FileVersion, ...]:
         """What the node itself gives to its clients need not be what they may name."""
         if tuple(paths) in self._own_sources:
-            return self.node.find_files(paths)
-        return self.node.find_client_files(paths)
+            return self.node.find_files(paths, known)
+        return self.node.find_client_files(paths, known)
 
     async def tables_of(self, folder: str) -> Mapping[str, Path]:
         [tables] = await self.node.looks.look(self._tables_in, [folder], str)

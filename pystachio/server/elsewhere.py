@@ -92,6 +92,8 @@ class FilesElsewhere:
         plane.handle(SourceAsked, self._list)
         plane.handle(FootersAsked, self._read)
         plane.when_node_lost(lambda node, error: self.forget())
+        plane.when_view_changes(lambda view: self.forget())
+        plane.when_node_reached(lambda node: self.forget())
 
     async def __aenter__(self) -> FilesElsewhere:
         await self._answers.__aenter__()
@@ -102,10 +104,13 @@ class FilesElsewhere:
     ) -> None:
         await self._answers.__aexit__(kind, error, traceback)
 
-    async def find(self, paths: Sequence[str], *, for_client: bool = False) -> tuple[FileVersion, ...]:
+    async def find(
+        self, paths: Sequence[str], known: Sequence[FileVersion] = (), *, for_client: bool = False
+    ) -> tuple[FileVersion, ...]:
         """The files that the paths and patterns stand for on any node, each once, sorted by path unless all are here.
 
-        Raises what a source raises that is nowhere, DataError for a path that has two versions, ResourceExhausted when
+        Raises what a source raises that is nowhere, NotFound where some of the `known` ones were on nodes that are gone
+        and nobody else has them, DataError for a path that has two versions, ResourceExhausted when
         a file system here or there does not say what it has, Unauthorized where it is not `for_client` to see, and
         InvalidRequest for a file whose name is not UTF-8.
         """
@@ -120,13 +125,14 @@ class FilesElsewhere:
         listing = await self._listing(tuple(paths), here, for_client)
         by_path = {version.path: version for version in here}
         for version in listing.files:
-            known = by_path.setdefault(version.path, version)
-            if known != version:
+            same = by_path.setdefault(version.path, version)
+            if same != version:
                 raise DataError(
-                    f"nodes have different versions of a file: {version.path}: {known.size:,} bytes here or there, "
+                    f"nodes have different versions of a file: {version.path}: {same.size:,} bytes here or there, "
                     f"{version.size:,} on {', '.join(listing.files[version])}",
                     hint="copy files with their modification times (cp -p, rsync -t), or share the storage",
                 )
+        self._require_reached(known, by_path)
         own = frozenset(here)
         for version in own:
             self._having.pop(version, None)
@@ -141,6 +147,21 @@ class FilesElsewhere:
         while len(self._having) > max(_KEPT_ELSEWHERE, len(listing.files)):
             self._having.popitem(last=False)
         return tuple(by_path[path] for path in sorted(by_path))
+
+    def _require_reached(self, known: Sequence[FileVersion], by_path: Mapping[str, FileVersion]) -> None:
+        """Rows do not vanish silently with a node: who leaves may come back with its files."""
+        if not self._having:
+            return  # this node has had everything, always
+        for version in known:
+            nodes = () if version.path in by_path else self._having.get(version, ())
+            if nodes and not any(map(self._plane.reaches, nodes)):
+                gone = NotFound(
+                    f"a file was on a node that is gone: {version.path}: {', '.join(nodes)}",
+                    hint="its files come back with the node; register the table again to go on without them",
+                    node=nodes[0],
+                )
+                gone.retryable = True
+                raise gone
 
     async def read_footers(self, versions: Sequence[FileVersion]) -> list[ParquetFile]:
         """The footers of files here or elsewhere, in this order."""
@@ -161,7 +182,7 @@ class FilesElsewhere:
         # Settled before anything is waited for: whoever looks meanwhile may find that a file is somewhere else now.
         for version in versions:
             nodes = self._having.get(version)
-            (here if nodes is None else by_node.setdefault(nodes[0], [])).append(version)
+            (here if nodes is None else by_node.setdefault(self._one_of(nodes), [])).append(version)
         found = dict(zip(here, await read_footers(client, here), strict=True))
         for node, wanted in by_node.items():
             while wanted:
@@ -171,6 +192,9 @@ class FilesElsewhere:
                 some, wanted = wanted[: len(told.footers)], wanted[len(told.footers) :]
                 found.update(await asyncio.to_thread(_parsed, some, told.footers))
         return [found[version] for version in versions]
+
+    def _one_of(self, nodes: Sequence[str]) -> str:
+        return next(filter(self._plane.reaches, nodes), nodes[0])
 
     async def _look(self, paths: Sequence[str], for_client: bool) -> tuple[FileVersion, ...]:
         """What this node has of the source."""
@@ -200,7 +224,9 @@ class FilesElsewhere:
             if not changed and self._now() - known.at < (SHARED_SECONDS if is_shared else SPREAD_SECONDS):
                 return known
         listings, at = self._listings, self._now()
-        names = [member.name for member in self._plane.available() if member.name != self._plane.name]
+        # Those that drain, too: they get no parts, but what they have belongs to the table.
+        members = (member.name for member in self._plane.view.members if member.name != self._plane.name)
+        names = [name for name in members if self._plane.reaches(name)]
         answers = await together(
             self._ask(name, lambda number: SourceAsked(number, paths, for_client), SourceTold) for name in names
         )

@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterator
+from functools import partial
 
-from pystachio.errors import InternalError, InvalidRequest, PystachioError
+from pystachio.errors import Cancelled, InternalError, InvalidRequest, PystachioError
 from pystachio.remote.messages import Answer, Ended, Failed, Rows
 from pystachio.remote.rows import pieces
 from pystachio.runtime.failure_message import Failure
@@ -93,15 +94,17 @@ class GuestPlan:
         if self._last is not None:
             return self._last
         try:
-            piece = next(self._pieces, None)
-            while piece is None:
+            while not self._is_cancelled:
+                piece = next(self._pieces, None)
+                if piece is not None:
+                    return partial(_rows, piece)
                 batch = await self.plan.take()
                 if batch is None:
                     return self._end(await self._ended())
                 self._pieces = pieces(batch)
-                piece = next(self._pieces, None)
-            rows = piece
-            return lambda number: Rows(number, rows)
+            while await self.plan.take() is not None:
+                """It may have ended before: rows that were left of it are not told, so neither is such an end."""
+            raise Cancelled("the plan was cancelled", plan_id=self.plan.plan_id)
         except PystachioError as error:
             failure = Failure.of(error, self._node)
         except Exception as unexpected:
@@ -124,3 +127,7 @@ class GuestPlan:
         if self.has_ended and not self._is_settled:
             self._is_settled = True
             self._on_ended(self)
+
+
+def _rows(piece: bytes, number: int) -> Answer:
+    return Rows(number, piece)

@@ -41,6 +41,8 @@ class Questions:
     async def ask(self, node: str, question: Callable[[int], Any], answer: type[Answer], *, seconds: float) -> Answer:
         """Tell the node the question of the number that it is given. Raises NodeLost when the node is gone, and
         NotAnswered when it is silent for so many seconds after it has the question."""
+        if not self._plane.reaches(node):
+            raise self._gone(node)  # nobody would tell that it is lost any more
         number = next(self._numbers)
         future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         self._asked[number] = (node, future)
@@ -59,7 +61,10 @@ class Questions:
     def _lose(self, node: str, error: PystachioError) -> None:
         for asked, future in self._asked.values():
             if asked == node and not future.done():
-                future.set_exception(NodeLost(f"a node is gone that was asked {self._asked_for}", node=node))
+                future.set_exception(self._gone(node))
+
+    def _gone(self, node: str) -> NodeLost:
+        return NodeLost(f"a node is gone that was asked {self._asked_for}", node=node)
 
     def _take(self, sender: str, answer: Any) -> None:
         asked = self._asked.get(answer.number)

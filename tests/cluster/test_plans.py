@@ -6,6 +6,7 @@ import asyncio
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from pystachio.runtime.host import NodeStopped
 from pystachio.runtime.memory import Reservation
 from pystachio.runtime.streams import CpuStream
 from pystachio.server.cluster_node import ClusterNode
+from pystachio.server.coordinator import Attempt, Coordinator
 from pystachio.server.plan_messages import FilesAsked, FilesSeen
 from pystachio.session import Session
 from tests.cluster.local_cluster import local_cluster, session_on
@@ -159,6 +161,65 @@ def test_a_part_that_is_cancelled_on_its_node_cancels_the_plan(session: Session,
     other.host.call(other.host.node.cancel(result.plan_id)).result()
     with pytest.raises(Cancelled):
         result.to_arrow()
+    wait_until_idle(nodes)
+
+
+def test_a_node_that_does_not_say_why_its_part_ended_costs_an_attempt(
+    session: Session, nodes: list[ClusterNode], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its coordinator hears of the failure by what the node gave up, and nothing from the node itself."""
+    take, end, failed = RunningPlan.take, Coordinator.end, threading.Event()
+
+    async def fail_once(plan: RunningPlan) -> Any:
+        if failed.is_set():
+            return await take(plan)
+        failed.set()
+        raise Cancelled("the sender gave the message up")
+
+    async def end_without_an_answer(self: Coordinator, attempt: Attempt, *, cancel: bool) -> None:
+        await end(self, attempt, cancel=cancel)
+        if cancel:
+            attempt.pending.add("n2")
+            attempt.failure = None
+
+    monkeypatch.setattr(RunningPlan, "take", fail_once)
+    monkeypatch.setattr(Coordinator, "end", end_without_an_answer)
+    result = session.sql("select n % 7 as k, count(*) as c from numbers group by k order by k")
+    assert sum(result.to_arrow()["c"].to_pylist()) == ROWS
+    assert result._running.attempts == 2  # type: ignore[attr-defined]
+    wait_until_idle(nodes)
+
+
+def test_rows_that_cannot_be_given_to_a_client_leave_nothing(
+    session: Session, nodes: list[ClusterNode], folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(plan: RunningPlan, batch: object) -> pa.RecordBatch:
+        raise DataError("a batch is too long for Arrow")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(RunningPlan, "as_arrow", fail)
+        result = session.sql("select n, text from numbers")
+        with pytest.raises(DataError, match="too long for Arrow"):
+            result.to_arrow()
+        wait_until_idle(nodes)
+        with local_cluster(1) as [alone]:
+            on_it = session_on(alone)
+            on_it.register("numbers", folder / "numbers.parquet")
+            with pytest.raises(DataError, match="too long for Arrow"):
+                on_it.sql("select n, text from numbers").to_arrow()
+            wait_until_idle([alone])
+
+
+def test_rows_of_a_plan_that_was_cancelled_are_let_go(session: Session, nodes: list[ClusterNode]) -> None:
+    result = session.sql("select n, text from numbers")
+    plan = result._running
+    end = time.monotonic() + 5
+    while not plan._ready_bytes and plan._seconds is None:  # type: ignore[attr-defined]
+        assert time.monotonic() < end
+    result.cancel()
+    with suppress(Cancelled):
+        result.to_arrow()
+    assert plan._ready_bytes == 0  # type: ignore[attr-defined]
     wait_until_idle(nodes)
 
 

@@ -262,7 +262,7 @@ def test_a_file_that_changes_while_it_is_looked_at_is_looked_at_again(reader: Co
 def test_only_the_tables_that_are_asked_for_are_looked_at(reader: CountingReader, tmp_path: Path) -> None:
     looked_at: list[str] = []
 
-    def find(paths: Sequence[str]) -> tuple[FileVersion, ...]:
+    def find(paths: Sequence[str], known: Sequence[FileVersion] = ()) -> tuple[FileVersion, ...]:
         looked_at.extend(paths)
         return local_files(paths)
 
@@ -284,7 +284,7 @@ def test_only_the_tables_that_are_asked_for_are_looked_at(reader: CountingReader
 def test_a_node_that_does_not_answer_makes_nothing_unreadable(reader: CountingReader, tmp_path: Path) -> None:
     answers = True
 
-    def find(paths: Sequence[str]) -> tuple[FileVersion, ...]:
+    def find(paths: Sequence[str], known: Sequence[FileVersion] = ()) -> tuple[FileVersion, ...]:
         if not answers:
             raise NodeLost("a node does not say which files it has")
         return local_files(paths)
@@ -303,7 +303,7 @@ def test_tables_of_another_catalog(catalog: Catalog, reader: CountingReader, tmp
     reader.read.clear()
     looked_at: list[str] = []
 
-    def find(paths: Sequence[str]) -> tuple[FileVersion, ...]:
+    def find(paths: Sequence[str], known: Sequence[FileVersion] = ()) -> tuple[FileVersion, ...]:
         looked_at.extend(paths)
         return local_files(paths)
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from pystachio.errors import DataError, InternalError, PystachioError, ResourceExhausted
+from pystachio.errors import Cancelled, DataError, InternalError, NodeLost, PystachioError, ResourceExhausted
 from pystachio.io_scheduler.client import TransferClient
 from pystachio.runtime.channels import Channel
 from pystachio.runtime.executor import BuildGraph, PlanScope, TaskSpec, run_graph
@@ -295,3 +295,32 @@ def test_a_plan_that_outgrows_the_memory_gets_the_typed_error() -> None:
     assert caught.value.needed is not None
     assert caught.value.needed > BUDGET
     assert isinstance(caught.value, PystachioError)
+
+
+def test_a_reason_beats_a_cancellation_that_came_back_before_it() -> None:
+    """One task still waits for a job of its own when its loss has come round by what others gave up."""
+    hurt = asyncio.Event()
+
+    async def loses_its_way() -> None:
+        async def stream() -> None:
+            await asyncio.sleep(1)
+            raise NodeLost("the way is lost")
+
+        async def job() -> None:
+            try:
+                await asyncio.sleep(100)
+            except asyncio.CancelledError:
+                hurt.set()
+                await asyncio.sleep(0.5)
+                raise
+
+        async with asyncio.TaskGroup() as group:
+            group.create_task(stream())
+            group.create_task(job())
+
+    async def hears_of_it() -> None:
+        await hurt.wait()
+        raise Cancelled("the sender gave the message up")
+
+    with pytest.raises(NodeLost, match="the way is lost"):
+        run(tasks(loses_its_way=loses_its_way, hears_of_it=hears_of_it))

@@ -75,6 +75,11 @@ class PlainPlane:
         for callback in self._lost:
             callback(node, NodeLost("the node is lost", node=node))
 
+    def come_back(self, node: str) -> None:
+        self._gone.discard(node)
+        for callback in self._reached:
+            callback(node)
+
     def plan(self) -> PhysicalPlan:
         """One that reads nothing."""
         return PhysicalPlan(Values((), ()), (), ())

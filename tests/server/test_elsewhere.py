@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from pystachio.errors import InvalidRequest
+from pystachio.errors import InvalidRequest, NotFound
 from pystachio.io_scheduler.client import TransferClient
 from pystachio.io_scheduler.service import IoSchedulerService
 from pystachio.operators.parquet.footer import file_version, parse_footer
@@ -203,6 +203,38 @@ async def test_what_other_nodes_tell_is_taken_apart_beside_the_loop(
         assert [file.version for file in await files.read_footers(found)] == there
     assert len(threads) == 3
     assert threading.get_ident() not in threads
+
+
+async def test_files_do_not_vanish_with_the_only_node_that_has_them() -> None:
+    """Until somebody names the source anew, or the node is back and has them no more."""
+    here, there = versions("here", 2), list(versions("there", 2))
+
+    def answer(node: str, asked: SourceAsked) -> SourceTold:
+        return SourceTold(asked.number, same(there if node == "b" else ()))
+
+    plane = AnsweringPlane(answer, "b", "c")
+    async with opened(plane, SomeFiles(*here)) as files:
+        known = await files.find(["/data"])
+        assert set(known) == {*here, *there}
+        plane.lose("b")
+        for _ in range(2):
+            with pytest.raises(NotFound, match=r"on a node that is gone: /data/there0\.parquet: b") as raised:
+                await files.find(["/data"], known)
+            assert raised.value.retryable
+        assert await files.find(["/data"]) == here
+        del there[1:]
+        plane.come_back("b")
+        assert set(await files.find(["/data"], known)) == {*here, *there}
+
+
+async def test_a_node_that_drains_is_asked_for_its_files() -> None:
+    there = versions("there", 1)
+    plane = AnsweringPlane(lambda node, asked: SourceTold(asked.number, same(there)), "b")
+    plane.available = lambda: tuple(  # type: ignore[method-assign]
+        member for member in plane.view.members if member.name == "a"
+    )
+    async with opened(plane, SomeFiles()) as files:
+        assert await files.find(["/data"]) == there
 
 
 async def test_what_a_node_told_that_is_lost_since_is_not_believed() -> None:

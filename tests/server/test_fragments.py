@@ -85,8 +85,12 @@ async def test_a_part_that_is_cancelled_while_it_fails_tells_why_it_failed(
     class Failing:
         """Ends, with an error of its own, once it is told to stop."""
 
+        def __init__(self) -> None:
+            self.started = asyncio.Event()
+
         def start_plan(self, *_: object, plan_id: str, **__: object) -> PlanHandle:
             self.handle = PlanHandle(plan_id, PlanMetrics(plan_id, SystemClock()), cast(Any, self))
+            self.started.set()
             return self.handle
 
         def tell(self, _: object) -> None:
@@ -97,8 +101,7 @@ async def test_a_part_that_is_cancelled_while_it_fails_tells_why_it_failed(
     plane, node = PlainPlane("b", "a"), Failing()
     async with fragments(plane, NoMessages(), node) as parts:
         plane.hear("a", start())
-        while not hasattr(node, "handle"):
-            await asyncio.sleep(0.001)
+        await node.started.wait()
         plane.hear("a", CancelFragment("p"))
         assert await ended(plane) == [("a", told)]
         assert parts.running == 0

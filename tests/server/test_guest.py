@@ -173,6 +173,26 @@ async def test_a_plan_that_is_cancelled_is_gone_though_nobody_fetches_its_end() 
     assert isinstance(failure(await client.ask(Fetch(5, plan_id))), Cancelled)
 
 
+async def test_a_cancel_after_the_plans_end_does_not_cut_its_rows_short() -> None:
+    """Whoever cancels: rows that are left are dropped, so the answer may not end as if it were whole."""
+
+    class EndedPlan(FakePlan):
+        """Its rows wait; to cancel it changes nothing any more."""
+
+        def cancel(self) -> None:
+            """Too late."""
+
+    client = await Client().greeted()
+    client.house.next_plan = plan = EndedPlan("p", batches=50)
+    await client.submitted()
+    assert isinstance(await client.ask(Fetch(3, "p")), messages.Rows)
+    assert await client.ask(messages.CancelPlan(4, "p")) == messages.Done(4)
+    for number in (5, 6):
+        assert isinstance(failure(await client.ask(Fetch(number, "p"))), Cancelled)
+    assert plan.taken == 50
+    assert client.house.plans == set()
+
+
 async def test_a_client_that_goes_takes_its_plans_along() -> None:
     client = await Client().greeted()
     client.house.next_plan = plan = FakePlan("p")

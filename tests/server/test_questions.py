@@ -30,6 +30,18 @@ def question(number: int) -> FilesAsked:
     return FilesAsked(number, (SameFile("/f", 1, 1),))
 
 
+def test_a_node_that_is_gone_already_is_not_waited_for() -> None:
+    async def ask() -> None:
+        plane = PlainPlane("a", "b")
+        questions = Questions(plane, FilesSeen, asked_for="which files it has")
+        plane.lose("b")
+        with pytest.raises(NodeLost, match="a node is gone that was asked which files it has"):
+            await asyncio.wait_for(questions.ask("b", question, FilesSeen, seconds=60.0), 1.0)
+        assert not plane.told
+
+    virtual_time.run(ask())
+
+
 def test_a_question_that_waits_for_its_turn_does_not_take_the_time_for_its_answer() -> None:
     async def ask() -> None:
         plane = SlowPlane(30.0)

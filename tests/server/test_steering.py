@@ -29,6 +29,9 @@ class FakePlane:
     def handle(self, kind: type[Any], handler: Callable[[str, Any], None]) -> None:
         self.handlers[kind] = handler
 
+    def reaches(self, node: str) -> bool:
+        return node in self.planes
+
     def tell(self, node: str, message: Any) -> None:
         self.told.append(node)
         receiver = self.planes[node]
