@@ -36,6 +36,8 @@ STATEMENTS = (
     "select distinct note from facts where exists (select 1 from things where things.key = facts.key and family = 3)",
     "select key, amount, note from facts order by amount desc, key, note limit 20",
     "select key, amount, note from facts order by note, amount, key",
+    "select count(*) from (select key from facts where amount > 300 limit 40)",
+    "select count(*), min(family) >= 0 from (select family from facts join things on facts.key = things.key limit 25)",
     "select note, key from facts where key > 900 union all select title, family from things where key > 390",
 )
 
