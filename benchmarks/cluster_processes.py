@@ -311,7 +311,9 @@ class ProcessCluster:
     def until_at_work(self, node: NodeProcess) -> float:
         """Wait until the node runs a part of another one's plan; how long that took. Raises TimeoutError."""
         return self.until(
-            lambda: node.ask("statistics")["fragments"] > 0, START_SECONDS, lambda: f"no part of a plan is on {node.name}"
+            lambda: node.ask("statistics")["fragments"] > 0,
+            START_SECONDS,
+            lambda: f"no part of a plan is on {node.name}",
         )
 
     def until(self, holds: Callable[[], bool], seconds: float, problem: Callable[[], str]) -> float:

@@ -18,9 +18,7 @@ from pystachio import errors
 from pystachio.cli.oracle import disagreement
 
 TYPED = frozenset(
-    kind.code
-    for kind in vars(errors).values()
-    if isinstance(kind, type) and issubclass(kind, errors.PystachioError)
+    kind.code for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, errors.PystachioError)
 ) - {errors.InternalError.code, errors.Cancelled.code}
 """What a query may end with: nobody cancels any here, but a node that leaves does."""
 BOUND_SECONDS = 30.0
