@@ -7,11 +7,6 @@ from collections.abc import Iterator
 
 import pytest
 import torch
-from hypothesis import settings
-
-# Machines that run the tests may stand still for seconds: no test is about the time of one example.
-settings.register_profile("any machine", deadline=None)
-settings.load_profile("any machine")
 
 if not torch.cuda.is_available():
     # Read when triton is imported, by whichever test comes first.

@@ -193,7 +193,7 @@ class _Execution:
             raise failure from failure.__cause__
 
     def _fail(self, error: BaseException, operator: str | None) -> PystachioError:
-        """Type the error; the first one is the plan's."""
+        """Type the error; the plan's is the first one that is no cancellation, if there is one."""
         failure = typed_error(
             error,
             plan_id=self._scope.identity.plan_id,

@@ -38,7 +38,7 @@ def test_an_interrupt_ends_the_query_at_once_and_leaves_nothing(
     assert process.returncode == 130
     # Empty when the plan did not end in time, and the process ended with it.
     assert said in ("interrupted\n", "")
-    assert took < 10.0, "half a second on a machine that has nothing else to do; it never ends by itself"
+    assert took < 2.0, "half a second on a machine that has nothing else to do"
     assert os.listdir(tmp_path) == []
 
 

@@ -28,7 +28,7 @@ from pystachio.io_scheduler.network.tokens import TokenRole, issue, read
 from tests.cli.served_process import MAIN, serving
 
 ENDLESS = "select a.n from numbers a, numbers b"
-LOST_SECONDS = 15.0
+LOST_SECONDS = 5.0
 
 
 @pytest.fixture(scope="module")

@@ -220,16 +220,12 @@ def test_errors_of_users_are_not_tried_again(cluster: ProcessCluster, sql: str) 
 
 
 def test_cancelling_reaches_every_node(cluster: ProcessCluster) -> None:
-    took = []
     for delay in (0.0, 0.05, 0.12, 0.5):
         statement = cluster.nodes["n2"].start_sql(ENDLESS)
         time.sleep(delay)
-        cancelled_at = time.monotonic()
         statement.cancel()
-        assert statement.outcome(BOUND_SECONDS).error == "cancelled"
-        cluster.until_idle(BOUND_SECONDS)
-        took.append(time.monotonic() - cancelled_at)
-    assert sorted(took)[-2] < CANCEL_SECONDS, took  # one may have met a machine that stood still
+        assert statement.outcome(CANCEL_SECONDS + delay).error == "cancelled"
+        assert cluster.until_idle(CANCEL_SECONDS) < CANCEL_SECONDS
 
 
 def test_a_node_that_is_silent_does_not_hold_up_a_cancel_on_the_others(cluster: ProcessCluster) -> None:
@@ -271,8 +267,10 @@ def test_a_node_that_is_closed_ends_its_statements(folder: Path, tables: dict[st
     with ProcessCluster(2, tables=tables, settings=slow_disk(folder)) as cluster:
         statement = cluster.nodes["n0"].start_sql(ENDLESS)
         cluster.until_at_work(cluster.nodes["n1"])
+        started = time.monotonic()
         assert cluster.nodes["n0"].leave(10) == 0
-        assert statement.outcome(BOUND_SECONDS).error in ("cancelled", "gone")
+        assert time.monotonic() - started < 2.0
+        assert statement.outcome(1).error in ("cancelled", "gone")
         cluster.until_idle(RELEASE_SECONDS)
 
 

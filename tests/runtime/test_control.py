@@ -310,7 +310,7 @@ def test_an_answer_that_dribbles_is_not_waited_for(folder: Path) -> None:
         (found,) = look((folder,), seconds=0.3)
         ended.set()
         thread.join()
-    assert 0.25 < time.monotonic() - started < 30
+    assert 0.25 < time.monotonic() - started < 2
     assert "no answer in time" in str(found.error)
 
 

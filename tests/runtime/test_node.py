@@ -329,4 +329,4 @@ async def test_a_hundred_plans_cancelled_at_random_points_leave_nothing_behind(f
         assert_nothing_left(node)
         io = service.statistics()
         assert (io.transfers, io.chunks) == (0, 0)
-    assert sorted(acknowledged)[-2] < 0.5  # one may have met a machine that stood still
+    assert max(acknowledged) < 0.5

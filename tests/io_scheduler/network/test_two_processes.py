@@ -153,7 +153,7 @@ async def test_a_frozen_peer_is_lost_in_time(carrier: str) -> None:
             frozen_at = time.monotonic()
             ends = await asyncio.gather(*waiting, return_exceptions=True)
             assert all(isinstance(end, NodeLost) for end in ends), ends
-            assert time.monotonic() - frozen_at < 15.0
+            assert time.monotonic() - frozen_at < 4.0
             assert lost == ["second"]
             # The buffers are ours: when the other wakes up, nothing of what it sends arrives.
             into[:] = bytes(len(into))
