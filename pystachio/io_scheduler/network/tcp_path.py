@@ -29,7 +29,7 @@ from pystachio.io_scheduler.network.unsent import UnsentLimit
 
 TURN_BYTES = 2 << 20
 """Event loops read on as long as bytes are there, up to 32 times: after so many, what follows from them, and others'
-frames, have a turn. Each costs an end of 1 MiB a tenth of its time."""
+frames, have a turn. One for each message of 1 MiB took a tenth more of its receiver's processor time."""
 _SINK_BYTES = 64 << 10
 _HEADER_BYTES = DATA_BYTES + MAC_BYTES
 
