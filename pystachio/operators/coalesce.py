@@ -40,6 +40,10 @@ class Coalesced:
         due = self._take()
         return self._last(due) if due else self.transform.finish()
 
+    def close(self) -> None:
+        self._take()
+        self.transform.close()
+
     def _last(self, due: list[Batch]) -> Iterator[Batch]:
         yield from self.transform.process(concat_batches(due))
         yield from self.transform.finish() or ()

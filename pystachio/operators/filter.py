@@ -49,3 +49,6 @@ class FilterTransform:
 
     def finish(self) -> None:
         return None
+
+    def close(self) -> None:
+        pass

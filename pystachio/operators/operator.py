@@ -86,8 +86,13 @@ class Transform(Protocol):
     def finish(self) -> Iterator[Batch] | None:
         """What is left when the last batch of every worker was processed (e.g. unmatched build rows); None: nothing.
 
-        Called once, on the loop or on a worker: the work is in the iterator, which a worker pulls.
+        Called once, on the loop or on a worker: the work is in the iterator, which a worker pulls, perhaps not to its
+        end. Where nobody wants more rows it may not be called at all.
         """
+        ...
+
+    def close(self) -> None:
+        """Gives back what is still held. Called once nothing is pulled any more, whatever was wanted."""
         ...
 
 

@@ -122,11 +122,13 @@ class Pipe:
             return
         self._flow = None  # and what its programs hold of joins
         if self.stage is not None and self.onward is not None:
-            left = None if self.has_finished else (await self.stage.transform()).finish()
+            transform = await self.stage.transform()
+            left = None if self.has_finished else transform.finish()
             if left is not None:
                 rest = await self.onward.flow(ctx)
                 with suppress(NotWanted):  # the consumer has all it wanted
                     await self.drain(ctx, rest.push_finished(left, self.stage.ctx))
+            transform.close()
             await self.onward.producer_ended(ctx)
         else:
             self.channel.close()

@@ -73,3 +73,6 @@ class ProjectTransform:
 
     def finish(self) -> None:
         return None
+
+    def close(self) -> None:
+        pass

@@ -18,6 +18,7 @@ class Recording:
 
     def __init__(self) -> None:
         self.lengths: list[int] = []
+        self.is_closed = False
 
     def process(self, batch: Batch) -> Iterator[Batch]:
         self.lengths.append(batch.length)
@@ -25,6 +26,9 @@ class Recording:
 
     def finish(self) -> Iterator[Batch]:
         yield numbered(-1, 1)
+
+    def close(self) -> None:
+        self.is_closed = True
 
 
 def numbered(first: int, length: int) -> Batch:
@@ -64,3 +68,12 @@ def test_threads_lose_and_double_nothing() -> None:
         out = [batch for batches in pool.map(work, range(4)) for batch in batches]
     out += list(coalesced.finish() or ())
     assert sorted(numbers(out)) == [-1, *range(4000)]
+
+
+def test_what_nobody_wants_is_let_go() -> None:
+    inner = Recording()
+    coalesced = Coalesced(inner, least_rows=10)
+    assert not list(coalesced.process(numbered(0, 5)))
+    coalesced.close()
+    assert inner.is_closed
+    assert not inner.lengths

@@ -130,6 +130,9 @@ class PartialFold:
     def finish(self) -> Iterator[Batch] | None:
         return chain.from_iterable(kept.finish() for kept in self.kept) if self.kept else None
 
+    def close(self) -> None:
+        pass
+
 
 def described(plan: AggregatePlan, schema: Schema) -> str:
     """The aggregation in SQL's words; `schema` begins with the keys."""

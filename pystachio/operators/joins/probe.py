@@ -9,6 +9,7 @@ from typing import Final, assert_never
 import pyarrow as pa
 import torch
 
+from pystachio.errors import InternalError
 from pystachio.operators.batch import Batch, Schema
 from pystachio.operators.column import Column, FixedColumn
 from pystachio.operators.evaluate import select
@@ -38,7 +39,7 @@ class JoinProbe:
     bound of their own."""
 
     layout: JoinLayout
-    side: BuildSide
+    _side: BuildSide | None
     probe_schema: Schema
     slice_rows: int
     device: torch.device
@@ -68,20 +69,24 @@ class JoinProbe:
         """The rows of the build side that are due at the end; then the build side is gone."""
         if self.side.matched is not None:
             return self._last(self.side.matched)
-        self._release()
+        self.close()
         return None
 
-    def _last(self, matched: torch.Tensor) -> Iterator[Batch]:
-        try:
-            yield from self._remainder(matched.view(torch.bool))
-        finally:  # nobody may want all of them
-            self._release()
+    def close(self) -> None:
+        side, self._side = self._side, None
+        if side is not None:
+            for reservation in side.reservations:
+                reservation.release()
 
-    def _release(self) -> None:
-        reservations = self.side.reservations
-        del self.side
-        for reservation in reservations:
-            reservation.release()
+    @property
+    def side(self) -> BuildSide:
+        if self._side is None:
+            raise InternalError("a join goes on after its end")
+        return self._side
+
+    def _last(self, matched: torch.Tensor) -> Iterator[Batch]:
+        yield from self._remainder(matched.view(torch.bool))
+        self.close()
 
     def _pairs(self, batch: Batch) -> Iterator[Batch]:
         for pairs in self._matches(batch):
