@@ -9,7 +9,7 @@ keeps everybody waiting, up to 80 ms with a rank of 5 % of a core.)
 from __future__ import annotations
 
 import asyncio
-import queue
+import os
 import threading
 import time
 from collections import deque
@@ -85,14 +85,43 @@ class WorkerStatistics:
     seconds: float = 0.0
 
 
+class Inbox:
+    """Jobs for one thread, which waits for them at a pipe.
+
+    Linux takes who writes to a pipe for somebody who is about to wait: where no core is idle, the reader comes behind
+    him on his. A thread that waits for a lock comes back to the core where it ran last, perhaps behind another worker
+    that was just woken there, and stays there when the loop's core becomes idle: 1 to 2 ms each time, a fiftieth of the
+    time of TPC-H on two cores.
+    """
+
+    def __init__(self) -> None:
+        """Raises OSError when the process may open no more files."""
+        self._jobs: deque[Job | None] = deque()
+        self._reading, self._writing = os.pipe()
+
+    def put(self, job: Job | None) -> None:
+        """From any thread; None ends the worker."""
+        self._jobs.append(job)
+        os.write(self._writing, b"1")
+
+    def get(self) -> Job | None:
+        """Waits for the next one."""
+        os.read(self._reading, 1)
+        return self._jobs.popleft()
+
+    def close(self) -> None:
+        """After the last `get`, or without any."""
+        os.close(self._reading)
+        os.close(self._writing)
+
+
 class WorkerThread(threading.Thread):
     """A thread of a worker pool: whoever runs on it must not wait for the pool to close."""
 
-    def __init__(self, name: str, work: Callable[[WorkerThread], None]) -> None:
+    def __init__(self, name: str, work: Callable[[WorkerThread], None], inbox: Inbox) -> None:
         super().__init__(name=name, daemon=True)
         self._work = work
-        # SimpleQueue waits in C without the GIL. None ends the thread.
-        self.inbox: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
+        self.inbox = inbox
 
     def run(self) -> None:
         self._work(self)
@@ -192,8 +221,12 @@ class WorkerPool:
             thread.join()
 
     def _new_thread(self) -> WorkerThread:
-        thread = WorkerThread(f"{self._name}-{self._made}", self._work)
-        thread.start()
+        thread = WorkerThread(f"{self._name}-{self._made}", self._work, Inbox())
+        try:
+            thread.start()
+        except RuntimeError:
+            thread.inbox.close()
+            raise
         self._made += 1
         self._threads.add(thread)
         return thread
@@ -226,8 +259,8 @@ class WorkerPool:
             return self._idle.pop()
         try:
             return self._new_thread()
-        except RuntimeError:
-            return None  # no more threads for this process: the next worker that becomes idle does it
+        except (RuntimeError, OSError):
+            return None  # no more threads or files for this process: the next worker that becomes idle does it
 
     def _work(self, worker: WorkerThread) -> None:
         torch.set_num_threads(1)
@@ -238,6 +271,7 @@ class WorkerPool:
                 following.execute()
                 following = self._complete(worker, following, time.thread_time() - started)
             del job
+        worker.inbox.close()
         # Told to the loop, not joined by an executor's thread: at the interpreter's exit executors are closed already.
         self._loop.call_soon_threadsafe(self._worker_ended, worker)
 

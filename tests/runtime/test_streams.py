@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import threading
 import time
 import weakref
@@ -12,6 +13,7 @@ import pytest
 import torch
 
 from pystachio.errors import InternalError
+from pystachio.io_scheduler.core.request import PriorityClass
 from pystachio.runtime.clock import SystemClock
 from pystachio.runtime.metrics import OperatorMetrics
 from pystachio.runtime.plan_entry import PlanEntry
@@ -267,3 +269,37 @@ async def test_what_is_small_is_done_at_once_and_counted_as_a_job(pool: WorkerPo
     assert pool.statistics().finished == 0
     with pytest.raises(ValueError, match="no"):
         await here.run_small(int, "no")
+
+
+def open_files() -> int:
+    return len(os.listdir("/proc/self/fd"))
+
+
+async def test_a_closed_pool_leaves_no_file_open() -> None:
+    before = open_files()
+    pool = WorkerPool(3)
+    assert open_files() > before
+    await asyncio.gather(*(stream(pool).run(int) for _ in range(20)))
+    await pool.close()
+    assert open_files() == before
+
+
+@pytest.mark.parametrize("refused", [(threading.Thread, "start", RuntimeError), (os, "pipe", OSError)])
+async def test_jobs_wait_where_there_can_be_no_further_thread(
+    pool: WorkerPool, monkeypatch: pytest.MonkeyPatch, refused: tuple[object, str, type[Exception]]
+) -> None:
+    def refuse(*_: object) -> None:
+        raise refused[2]("no more")
+
+    gate = Gate()
+    slow = asyncio.create_task(stream(pool, PlanEntry("slow", PriorityClass.BATCH, 1)).run(gate))
+    await gate.running.wait()
+    before = open_files()
+    monkeypatch.setattr(*refused[:2], refuse)
+    urgent = asyncio.create_task(stream(pool, PlanEntry("urgent", PriorityClass.INTERACTIVE, 2)).run(int))
+    await settle()
+    assert not urgent.done()
+    assert open_files() == before
+    gate.open()
+    assert await urgent == 0
+    assert await slow == "done"

@@ -20,7 +20,7 @@ from pystachio.io_scheduler.devices.emulated import NamedFile
 from pystachio.io_scheduler.os_errors import from_os_error
 from pystachio.runtime.clock import Clock
 from pystachio.runtime.virtual_loop import VirtualTimeLoop
-from pystachio.runtime.worker_pool import Job, WorkerPool, WorkerThread
+from pystachio.runtime.worker_pool import Inbox, Job, WorkerPool, WorkerThread
 from pystachio.server.file_looks import FileLooks
 from pystachio.server.simulation.wires import SimulatedNetwork, SimulatedServer
 
@@ -89,14 +89,13 @@ class _Worker(WorkerThread):
     """A thread that never starts."""
 
     def __init__(self, do: Callable[[WorkerThread, Job], None], ended: Callable[[WorkerThread], None]) -> None:
-        super().__init__("simulated", lambda _: None)
-        self.inbox = _Inbox(self, do, ended)  # type: ignore[assignment]
+        super().__init__("simulated", lambda _: None, _Inbox(self, do, ended))
 
     def join(self, timeout: float | None = None) -> None:
         """It has ended."""
 
 
-class _Inbox:
+class _Inbox(Inbox):
     def __init__(
         self, worker: WorkerThread, do: Callable[[WorkerThread, Job], None], ended: Callable[[WorkerThread], None]
     ) -> None:
