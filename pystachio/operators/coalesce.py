@@ -13,6 +13,10 @@ LEAST_ROWS = 65_536
 """A join probe or a partial aggregation costs most of a millisecond whatever the batch; this many rows cost about as
 much again. Selective scans put out a few hundred rows for each row group."""
 
+_LARGE_PART = 2
+"""What has this part of so many rows does not wait for more: two workers that have as much each do it at once, while
+together it would be one worker's."""
+
 
 class Coalesced:
     """Collects batches until they have `least_rows`, then has `transform` process them as one."""
@@ -25,9 +29,10 @@ class Coalesced:
         self._pending_rows = 0
 
     def process(self, batch: Batch) -> Iterator[Batch]:
-        waiting = batch if batch.length >= self._least_rows else settled_batch(batch, waits=True)
+        is_large = batch.length >= self._least_rows // _LARGE_PART
+        waiting = batch if is_large else settled_batch(batch, waits=True)
         with self._lock:
-            if not self._pending and batch.length >= self._least_rows:
+            if not self._pending and is_large:
                 due = [batch]
             else:
                 self._pending.append(waiting)

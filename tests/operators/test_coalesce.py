@@ -57,6 +57,19 @@ def test_a_large_batch_passes_at_once() -> None:
     assert inner.lengths == [50]
 
 
+def test_half_of_the_rows_pass_at_once_unless_others_wait() -> None:
+    inner = Recording()
+    coalesced = Coalesced(inner, least_rows=10)
+    out = [
+        batch
+        for first, length in ((0, 5), (5, 4), (9, 5), (14, 6))
+        for batch in coalesced.process(numbered(first, length))
+    ]
+    assert inner.lengths == [5, 15]
+    assert numbers(out) == list(range(20))
+    assert not [batch for batch in coalesced.finish() or () if numbers([batch]) != [-1]]
+
+
 def test_threads_lose_and_double_nothing() -> None:
     coalesced = Coalesced(Recording(), least_rows=64)
 
@@ -73,7 +86,7 @@ def test_threads_lose_and_double_nothing() -> None:
 def test_what_nobody_wants_is_let_go() -> None:
     inner = Recording()
     coalesced = Coalesced(inner, least_rows=10)
-    assert not list(coalesced.process(numbered(0, 5)))
+    assert not list(coalesced.process(numbered(0, 4)))
     coalesced.close()
     assert inner.is_closed
     assert not inner.lengths
