@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import threading
-import time
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from pystachio.errors import NotFound, ResourceExhausted
 from pystachio.io_scheduler.devices.disks import System, mount_points
+from pystachio.planner import file_patterns
 from pystachio.planner.file_patterns import require_time
 from pystachio.server import file_looks
 from pystachio.server.file_looks import FileLooks, Places
+from tests.clock_by_hand import by_hand, pass_time, until
 
 
 class FileSystems:
@@ -30,6 +32,13 @@ class FileSystems:
         if any(path.startswith("/dead") for path in paths):
             self.answers.wait(30)
         return [path.upper() for path in paths]
+
+    async def until_seen(self, dead: int) -> None:
+        """So many paths below `/dead`: their looks hang."""
+        await until(lambda: self.dead_seen() == dead)
+
+    def dead_seen(self) -> int:
+        return sum(path.startswith("/dead") for path in self.seen)
 
 
 @pytest.fixture
@@ -49,13 +58,15 @@ async def looking(seconds: float) -> AsyncIterator[FileLooks]:
 
 async def refused(looks: FileLooks, systems: FileSystems, *paths: str) -> float:
     """Seconds until it was."""
-    began = time.monotonic()
+    loop = asyncio.get_running_loop()
+    began = loop.time()
     with pytest.raises(ResourceExhausted) as raised:
         await looks.look(systems.look, paths, str)
     assert raised.value.setting == "cluster_file_seconds"
-    return time.monotonic() - began
+    return loop.time() - began
 
 
+@by_hand
 async def test_what_was_seen_comes_back(systems: FileSystems) -> None:
     async with looking(5) as looks:
         names = [f"/alive/{number}" for number in range(100)]
@@ -64,6 +75,7 @@ async def test_what_was_seen_comes_back(systems: FileSystems) -> None:
         assert looks._threads <= file_looks.MOST_AT_ONCE
 
 
+@by_hand
 async def test_errors_are_those_of_the_look(systems: FileSystems) -> None:
     def look(paths: Sequence[str]) -> None:
         raise NotFound(f"not there: {paths}")
@@ -74,6 +86,7 @@ async def test_errors_are_those_of_the_look(systems: FileSystems) -> None:
                 await looks.look(look, paths, str)
 
 
+@by_hand
 async def test_things_are_looked_at_by_mount_in_their_order(systems: FileSystems) -> None:
     async with looking(5) as looks:
         paths = ["/b", "/a", "/alive/x", "/alive", "/aliveness"]
@@ -81,40 +94,43 @@ async def test_things_are_looked_at_by_mount_in_their_order(systems: FileSystems
         assert await looks.look(systems.look, [], str) == []
 
 
+@by_hand
 async def test_what_hangs_is_refused_at_once_until_it_is_back(systems: FileSystems) -> None:
     async with looking(0.2) as looks:
-        assert await refused(looks, systems, "/dead/a") >= 0.2
+        first = asyncio.create_task(refused(looks, systems, "/dead/a"))
+        await systems.until_seen(1)
+        await pass_time(0.2)
+        assert await first == 0.2
         for _ in range(200):
-            assert await refused(looks, systems, "/dead/a") < 0.2
+            assert await refused(looks, systems, "/dead/a") == 0
         assert systems.seen == ["/dead/a"]
         assert looks._threads == 1
         systems.answers.set()
-        for _ in range(500):
-            if not looks._hanging.total():
-                break
-            await asyncio.sleep(0.01)
+        await until(lambda: not looks._hanging.total())
         assert await looks.look(systems.look, ["/dead/a"], str) == [["/DEAD/A"]]
 
 
+@by_hand
 async def test_a_mount_that_hangs_does_not_stop_others(systems: FileSystems) -> None:
     """However many paths below it are asked for, and whoever is waiting for them."""
     async with looking(0.3) as looks:
-        stuck = [asyncio.create_task(looks.look(systems.look, [f"/dead/{number}"], str)) for number in range(100)]
+        stuck = [asyncio.create_task(refused(looks, systems, f"/dead/{number}")) for number in range(100)]
         await asyncio.sleep(0)
         for path in ("/alive/a", "/other/a"):
             assert await looks.look(systems.look, [path], str) == [[path.upper()]]
+        await systems.until_seen(file_looks.MOST_AT_ONCE)
         assert not any(each.done() for each in stuck)
-        for each in stuck:
-            with pytest.raises(ResourceExhausted):
-                await each
-        assert await refused(looks, systems, "/dead/another") < 0.3
-        assert await refused(looks, systems, "/alive/a", "/dead/another") < 0.3
+        await pass_time(0.3)
+        assert {await each for each in stuck} == {0.3}
+        assert await refused(looks, systems, "/dead/another") == 0
+        assert await refused(looks, systems, "/alive/a", "/dead/another") == 0
         for path in ("/alive/a", "/other/a"):
             assert await looks.look(systems.look, [path], str) == [[path.upper()]]
-        assert sum(path.startswith("/dead") for path in systems.seen) == file_looks.MOST_AT_ONCE
+        assert systems.dead_seen() == file_looks.MOST_AT_ONCE
         assert not looks._waiting
 
 
+@by_hand
 async def test_what_nobody_waits_for_is_not_begun(systems: FileSystems) -> None:
     async with looking(30) as looks:
         names = [f"/dead/{number}" for number in range(file_looks.MOST_AT_ONCE)]
@@ -130,24 +146,37 @@ async def test_what_nobody_waits_for_is_not_begun(systems: FileSystems) -> None:
         assert not looks._waiting
 
 
+@by_hand
 async def test_a_look_that_was_cancelled_may_hang_all_the_same(systems: FileSystems) -> None:
     async with looking(0.2) as looks:
         for number in range(file_looks.MOST_AT_ONCE):
             left = asyncio.create_task(looks.look(systems.look, [f"/dead/{number}"], str))
-            await asyncio.sleep(0.01)
+            await systems.until_seen(number + 1)
             left.cancel()
-        await asyncio.sleep(0.3)
-        assert await refused(looks, systems, "/dead/another") < 0.2
+        await pass_time(0.2)
+        assert await refused(looks, systems, "/dead/another") == 0
 
 
-async def test_what_has_too_much_to_do_ends_and_shuts_off_nobody(systems: FileSystems) -> None:
+@by_hand
+async def test_what_has_too_much_to_do_ends_and_shuts_off_nobody(
+    systems: FileSystems, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loop = asyncio.get_running_loop()
+    monkeypatch.setattr(file_patterns, "time", SimpleNamespace(monotonic=loop.time))
+
     def search(paths: Sequence[str]) -> None:
+        systems.seen.extend(paths)
         while not systems.answers.wait(0.001):
             require_time("/alive/**/none")
 
     async with looking(0.5) as looks:
         searches = [asyncio.create_task(looks.look(search, [f"/alive/{number}"], str)) for number in range(4)]
+        await until(lambda: len(systems.seen) == len(searches))
+        await pass_time(0.375)
+        assert not any(each.done() for each in searches)
+        await pass_time(0.001)
         await asyncio.wait(searches)
+        assert loop.time() == 0.376, "three quarters of the time, and no more"
         for each in searches:
             with pytest.raises(ResourceExhausted, match=r"too much to look through: /alive/\*\*/none"):
                 each.result()
@@ -155,6 +184,7 @@ async def test_what_has_too_much_to_do_ends_and_shuts_off_nobody(systems: FileSy
         assert await looks.look(systems.look, ["/alive/a"], str) == [["/ALIVE/A"]]
 
 
+@by_hand
 async def test_what_had_to_wait_for_its_turn_does_not_hang_yet(systems: FileSystems) -> None:
     """Whose asker waits no longer may still end in time."""
     began = threading.Event()
@@ -171,24 +201,33 @@ async def test_what_had_to_wait_for_its_turn_does_not_hang_yet(systems: FileSyst
 
         names = [f"/alive/{number}" for number in range(file_looks.MOST_AT_ONCE)]
         first = [asyncio.create_task(looks.look(early, [name], str)) for name in names]
-        await asyncio.sleep(0.3)
+        await pass_time(0.3)
         last = asyncio.create_task(looks.look(late, ["/alive/late"], str))
-        await asyncio.sleep(0.2)
+        await pass_time(0.2)
         turn.set()
         await asyncio.gather(*first)
-        assert await asyncio.to_thread(began.wait, 10)
+        await until(began.is_set)
+        await pass_time(0.4)
+        assert last.done()
         with pytest.raises(ResourceExhausted):
             await last
         assert not looks._hanging.total()
         assert looks._underway.total() == 1
+        await pass_time(0.2)
+        assert looks._hanging.total() == 1, "it has had as long itself"
 
 
+@by_hand
 async def test_a_look_at_one_path_waits_for_its_turn_and_no_longer(systems: FileSystems) -> None:
     """Longer than one look may take, if those before it get theirs; not at all where everything hangs."""
+    paths = [f"/alive/{number}" for number in range(4 * file_looks.MOST_AT_ONCE)]
+    may_end = {path: threading.Event() for path in paths}
+    begun: list[str] = []
     ended: list[str] = []
 
     def slow(path: str) -> str:
-        time.sleep(0.2)
+        begun.append(path)
+        assert may_end[path].wait(30)
         ended.append(path)
         return path
 
@@ -196,35 +235,43 @@ async def test_a_look_at_one_path_waits_for_its_turn_and_no_longer(systems: File
         return systems.look([path])[0]
 
     async with looking(0.5) as looks:
-        paths = [f"/alive/{number}" for number in range(4 * file_looks.MOST_AT_ONCE)]
-        assert await asyncio.gather(*(looks.look_at(slow, path) for path in paths)) == paths
+        asked = asyncio.gather(*(looks.look_at(slow, path) for path in paths))
+        for rounds in range(4):
+            await until(lambda ended=rounds * file_looks.MOST_AT_ONCE: len(begun) == ended + file_looks.MOST_AT_ONCE)
+            await pass_time(0.2)
+            for path in begun[-file_looks.MOST_AT_ONCE :]:
+                may_end[path].set()
+        assert await asked == paths
         assert sorted(ended) == sorted(paths)
         dead = [asyncio.create_task(looks.look_at(stuck, f"/dead/{number}")) for number in range(20)]
         await asyncio.sleep(0)
         assert await looks.look_at(stuck, "/alive/a") == "/ALIVE/A"
-        await asyncio.wait(dead)
+        await systems.until_seen(file_looks.MOST_AT_ONCE)
+        await pass_time(0.5)
         assert all(isinstance(each.exception(), ResourceExhausted) for each in dead)
         assert await asyncio.to_thread(str, 1) == "1"
-        assert sum(path.startswith("/dead") for path in systems.seen) == file_looks.MOST_AT_ONCE
+        assert systems.dead_seen() == file_looks.MOST_AT_ONCE
 
 
+@by_hand
 async def test_the_whole_of_the_threads_is_bounded(systems: FileSystems, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(file_looks, "MOST_THREADS", 2)
     async with looking(0.1) as looks:
-        await asyncio.gather(*(refused(looks, systems, f"/dead/{number}") for number in range(5)))
+        stuck = asyncio.gather(*(refused(looks, systems, f"/dead/{number}") for number in range(5)))
+        await systems.until_seen(file_looks.MOST_THREADS)
+        await pass_time(0.1)
+        assert set(await stuck) == {0.1}
         assert looks._threads <= 3
-        assert await refused(looks, systems, "/dead/late") < 0.1
+        assert await refused(looks, systems, "/dead/late") == 0
         systems.answers.set()
-        for _ in range(500):
-            if not looks._hanging.total():
-                break
-            await asyncio.sleep(0.01)
+        await until(lambda: not looks._hanging.total())
         looks.seconds = 5
         assert await looks.look(systems.look, ["/dead/late"], str) == [["/DEAD/LATE"]]
         assert systems.seen.count("/dead/late") == 1
 
 
 @pytest.mark.parametrize("dead", [16, 70])
+@by_hand
 async def test_however_many_mounts_hang_others_are_looked_at(
     systems: FileSystems, monkeypatch: pytest.MonkeyPatch, dead: int
 ) -> None:
@@ -237,7 +284,8 @@ async def test_however_many_mounts_hang_others_are_looked_at(
         for path in ("/alive/a", "/a"):
             assert await looks.look(systems.look, [path], str) == [[path.upper()]]
         assert not any(each.done() for each in stuck)
-        await asyncio.gather(*stuck)
+        await pass_time(1)
+        assert set(await asyncio.gather(*stuck)) == {1}
         for path in ("/alive/a", "/a"):
             assert await looks.look(systems.look, [path], str) == [[path.upper()]]
         assert looks._threads <= 2 * (file_looks.MOST_THREADS + dead)
