@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from pystachio.errors import PystachioError, ResourceExhausted
-from pystachio.server import file_looks
+from pystachio.planner import file_patterns
+from pystachio.server import client_files, file_looks
 from pystachio.server.client_files import NotAllowed, files_in
 from pystachio.server.file_looks import FileLooks
+from tests.clock_by_hand import by_hand, pass_time, until
 
 LINKS = ("out", "sub/out", "gone", "link.parquet")
 
@@ -101,12 +105,14 @@ class Mounts:
         self.dead = folder / "dead"
         self.answers = threading.Event()
         self.hangs = False
+        self.stuck = 0
         for mount in (self.alive, self.dead):
             (mount / "shared").mkdir(parents=True)
             (mount / "shared" / "a.parquet").write_bytes(b"a")
 
     def pass_by(self, path: str) -> None:
         if self.hangs and path.startswith(f"{self.dead}/"):
+            self.stuck += 1
             self.answers.wait(30)
 
     def folders(self, *others: Path) -> list[str]:
@@ -128,28 +134,72 @@ def mounts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Mounts]:
     mounts.answers.set()
 
 
+class Waits:
+    """Threads that look at files and wait for each other know no clock but the running loop's."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.underway = 0
+        self._clock = asyncio.get_running_loop()
+        monkeypatch.setattr(file_patterns, "time", SimpleNamespace(monotonic=self._clock.time))
+        threads = SimpleNamespace(Thread=threading.Thread, Event=lambda: _Awaited(self))
+        monkeypatch.setattr(client_files, "threading", threads)
+
+    def wait(self, seconds: float, is_set: Callable[[float], bool]) -> bool:
+        end = self._clock.time() + seconds
+        self.underway += 1
+        while not (done := is_set(0.001)) and self._clock.time() < end:
+            pass
+        self.underway -= 1
+        return done
+
+
+class _Awaited(threading.Event):
+    def __init__(self, waits: Waits) -> None:
+        super().__init__()
+        self._waits = waits
+
+    def wait(self, timeout: float | None = None) -> bool:
+        assert timeout is not None
+        return self._waits.wait(timeout, super().wait)
+
+
 async def paths_found(looks: FileLooks, folders: Sequence[str], path: Path) -> list[str]:
     [found] = await looks.look(partial(files_in, folders), [str(path)], str)
     return [version.path for version in found]
 
 
-async def test_a_folder_that_hangs_costs_the_others_nothing(mounts: Mounts) -> None:
+@by_hand
+async def test_a_folder_that_hangs_costs_the_others_nothing(mounts: Mounts, monkeypatch: pytest.MonkeyPatch) -> None:
+    """But a share of the time, once, for those who ask for what lies in none of them."""
+    waits, loop = Waits(monkeypatch), asyncio.get_running_loop()
     mounts.hangs = True
     looks = FileLooks(seconds=2)
     file = mounts.alive / "shared" / "a.parquet"
-    for _ in range(2 * file_looks.MOST_AT_ONCE):
+    for number in range(2 * file_looks.MOST_AT_ONCE):
         assert await paths_found(looks, mounts.folders(), file) == [str(file)]
+        refused = asyncio.create_task(paths_found(looks, mounts.folders(), mounts.alive / "a.parquet"))
+        if number == 0:
+            await until(lambda: waits.underway and mounts.stuck == 1)
+            await pass_time(0.375)
         with pytest.raises(NotAllowed):
-            await paths_found(looks, mounts.folders(), mounts.alive / "a.parquet")
+            await refused
+        assert loop.time() == 0.375
+    stuck = asyncio.create_task(paths_found(looks, mounts.folders(), mounts.dead / "shared" / "a.parquet"))
+    await until(lambda: mounts.stuck == 2)
+    await pass_time(2)
+    assert stuck.done()
     with pytest.raises(ResourceExhausted):
-        await paths_found(looks, mounts.folders(), mounts.dead / "shared" / "a.parquet")
+        await stuck
     assert looks._hanging[str(mounts.dead)] == looks._hanging.total() == 1
-    assert sum(thread.name == "pystachio-folder" for thread in threading.enumerate()) == 1
+    await until(lambda: sum(thread.name == "pystachio-folder" for thread in threading.enumerate()) == 1)
+    assert mounts.stuck == 2
     mounts.answers.set()
     looks.close()
 
 
-async def test_where_a_link_led_is_known_while_it_hangs(mounts: Mounts) -> None:
+@by_hand
+async def test_where_a_link_led_is_known_while_it_hangs(mounts: Mounts, monkeypatch: pytest.MonkeyPatch) -> None:
+    waits, loop = Waits(monkeypatch), asyncio.get_running_loop()
     link = mounts.dead / "link"
     link.symlink_to(mounts.alive)
     looks = FileLooks(seconds=2)
@@ -157,7 +207,12 @@ async def test_where_a_link_led_is_known_while_it_hangs(mounts: Mounts) -> None:
     with pytest.raises(NotAllowed):
         await paths_found(looks, [str(mounts.dead / "shared")], file)
     assert await paths_found(looks, [str(link)], file) == [str(file)]
+    assert loop.time() == 0
     mounts.hangs = True
-    assert await paths_found(looks, [str(link)], file) == [str(file)]
+    known = asyncio.create_task(paths_found(looks, [str(link)], file))
+    await until(lambda: waits.underway and mounts.stuck == 1)
+    await pass_time(0.375)
+    assert await known == [str(file)]
+    assert loop.time() == 0.375
     mounts.answers.set()
     looks.close()
