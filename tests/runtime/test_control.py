@@ -11,16 +11,17 @@ import stat
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TypeVar
 
 import pytest
 
 from pystachio.errors import Cancelled, DataError, InvalidRequest, NodeLost, NotFound
 from pystachio.io_scheduler.core.request import PriorityClass
+from pystachio.runtime import control_client
 from pystachio.runtime.control import MOST_CONNECTIONS, ControlServer
 from pystachio.runtime.control_client import look, node_of_plan, steer
 from pystachio.runtime.control_folder import ControlSocket, control_folders, control_sockets
@@ -291,14 +292,34 @@ def test_who_does_not_answer_is_named_and_one_that_answers_nonsense_too(tmp_path
         assert [path.name for path in folder.iterdir()] == [f"{os.getpid()}-mute.sock"], "its process is dead"
 
 
-def test_an_answer_that_dribbles_is_not_waited_for(folder: Path) -> None:
+class Impatient(socket.socket):
+    """Each piece that it receives takes 0.05 seconds of `now`, and no other time passes; it waits longer if it must."""
+
+    now = 0.0
+    most_seconds = 0.0
+    """To the next piece."""
+
+    def settimeout(self, seconds: float | None) -> None:
+        assert seconds is not None
+        self.most_seconds = seconds
+
+    def recv(self, *arguments: int) -> bytes:
+        assert Impatient.now + self.most_seconds == pytest.approx(0.3), "no longer than is left"
+        Impatient.now += 0.05
+        return super().recv(*arguments)
+
+
+def test_an_answer_that_dribbles_is_not_waited_for(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder.mkdir(mode=0o700)
-    ended = threading.Event()
+    monkeypatch.setattr(Impatient, "now", 0.0)
+    monkeypatch.setattr(control_client, "time", SimpleNamespace(monotonic=lambda: Impatient.now))
+    sockets = SimpleNamespace(socket=Impatient, AF_UNIX=socket.AF_UNIX, SOCK_STREAM=socket.SOCK_STREAM)
+    monkeypatch.setattr(control_client, "socket", sockets)
 
     def dribble(listener: socket.socket) -> None:
         connection, _ = listener.accept()
         with connection, suppress(OSError):
-            while not ended.wait(0.05):
+            while True:
                 connection.sendall(b"x")
 
     with socket.socket(socket.AF_UNIX) as listener:
@@ -306,11 +327,9 @@ def test_an_answer_that_dribbles_is_not_waited_for(folder: Path) -> None:
         listener.listen()
         thread = threading.Thread(target=dribble, args=(listener,), daemon=True)
         thread.start()
-        started = time.monotonic()
         (found,) = look((folder,), seconds=0.3)
-        ended.set()
         thread.join()
-    assert 0.25 < time.monotonic() - started < 2
+    assert Impatient.now == pytest.approx(0.3)
     assert "no answer in time" in str(found.error)
 
 
