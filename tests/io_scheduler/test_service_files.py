@@ -37,6 +37,12 @@ async def real_disk(chunk_bytes: int = 10_000) -> AsyncIterator[IoSchedulerServi
     assert service.statistics().open_files == 0
 
 
+async def until_moved(service: IoSchedulerService, nbytes: int) -> None:
+    """However long that takes: what is read is open by then."""
+    while service.ledger.total().transferred_bytes < nbytes:  # noqa: ASYNC110
+        await asyncio.sleep(0)
+
+
 def test_a_file_that_is_truncated_in_mid_read_fails_its_reader(tmp_path: Path) -> None:
     hit, spared = tmp_path / "hit", tmp_path / "spared"
     for path in (hit, spared):
@@ -50,7 +56,7 @@ def test_a_file_that_is_truncated_in_mid_read_fails_its_reader(tmp_path: Path) -
                 )
                 for path in (hit, spared)
             )
-            await asyncio.sleep(0.1)
+            await until_moved(service, 100_000)
             os.truncate(hit, 150_000)
             with pytest.raises(DataError) as caught:
                 await one
@@ -70,7 +76,7 @@ def test_a_file_that_is_replaced_in_mid_read_is_read_as_it_was_and_then_anew(tmp
         async with real_disk() as service:
             client = service.client("p", PriorityClass.NORMAL)
             read = asyncio.create_task(client.read(str(path), [Extent(0, 200_000)]))
-            await asyncio.sleep(0.1)
+            await until_moved(service, 100_000)
             replacement.rename(path)
             (buffer,) = await read
             assert buffer.view == content("old", 200_000)
@@ -94,7 +100,8 @@ def test_a_file_whose_permission_is_lost_is_not_opened_again(tmp_path: Path, mon
         async with real_disk() as service:
             client = service.client("p", PriorityClass.NORMAL)
             read = asyncio.create_task(client.read(str(path), [Extent(0, 50_000)]))
-            await asyncio.sleep(0.03)
+            await until_moved(service, 30_000)
+            assert not read.done()
             monkeypatch.setattr(os, "open", forbidding_open)
             (buffer,) = await read
             assert buffer.view == content("f", 50_000), "the system decides when a file is opened"
