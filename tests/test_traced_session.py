@@ -216,21 +216,18 @@ def test_an_interrupted_query_leaves_its_trace(folder: Path, tmp_path: Path, num
     rows = tmp_path / "rows"
     os.mkfifo(rows)
     command = ["query", "--data", str(folder), "--trace", str(target), "--output", str(rows), "--format", "csv"]
-    process = subprocess.Popen(
-        [
-            sys.executable,
-            "-m",
-            "pystachio.cli.main",
-            *command,
-            "select t.k, t2.k as k2 from t, t as t2 where t.g = t2.g",
-        ],
-        stderr=subprocess.PIPE,
-    )
-    with rows.open("rb") as reader:
-        assert reader.read(10)
-        time.sleep(0.2)
-        process.send_signal(number)
-        _, said = process.communicate(timeout=30)
+    statement = "select t.k, t2.k as k2 from t, t as t2 where t.g = t2.g"
+    with subprocess.Popen(
+        [sys.executable, "-m", "pystachio.cli.main", *command, statement], stderr=subprocess.PIPE
+    ) as process:
+        try:
+            with rows.open("rb") as reader:
+                assert reader.read(10)
+                time.sleep(0.2)
+                process.send_signal(number)
+                _, said = process.communicate(timeout=30)
+        finally:
+            process.kill()
     assert process.returncode == 130, said
     assert target.stat().st_size > 1000
     assert sorted(os.listdir(tmp_path)) == ["q.pftrace", "rows"]
