@@ -17,9 +17,9 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
@@ -232,6 +232,11 @@ class ProcessCluster:
             resources.callback(self._listener.close)
             self._listener.bind(str(self.folder / "orders"))
             self._listener.listen()
+            accepting = threading.Thread(target=self._accept, name="orders", daemon=True)
+            accepting.start()
+            # It waits in the system for the number of the listener, which is soon another one's.
+            resources.callback(accepting.join)
+            resources.callback(self._listener.shutdown, socket.SHUT_RDWR)
             self._open_ways(resources)
             self._zygote = subprocess.Popen(
                 (sys.executable, "-m", "benchmarks.cluster_node_process"),
@@ -244,8 +249,7 @@ class ProcessCluster:
             assert self._zygote.stdout is not None, "it is a pipe"
             if not self._zygote.stdout.readline():
                 raise ProcessGone("the process that starts nodes did not start")
-            for name, work in (("zygote", self._hear_zygote), ("orders", self._accept)):
-                threading.Thread(target=work, name=name, daemon=True).start()
+            threading.Thread(target=self._hear_zygote, name="zygote", daemon=True).start()
             for name in itertools.islice(self._ports, self._count):
                 self.start(name)
             self.until_met(START_SECONDS)
@@ -339,7 +343,14 @@ class ProcessCluster:
     def _hear_zygote(self) -> None:
         assert self._zygote.stdout is not None, "it is a pipe"
         starting = iter(self._started_in_order())
-        for line in self._zygote.stdout:
+        with self._zygote.stdout as lines:
+            self._take_starts(lines, starting)
+        for node in self.running():
+            node.note_ended(-signal.SIGKILL)
+
+    def _take_starts(self, lines: Iterable[str], starting: Iterator[NodeProcess]) -> None:
+        """And ends, until the zygote's."""
+        for line in lines:
             told = json.loads(line)
             if "started" in told:
                 node = next(starting)
@@ -357,8 +368,6 @@ class ProcessCluster:
                         self._early[told["ended"]] = told["status"]
                 if ended is not None:
                     ended.note_ended(told["status"])
-        for node in self.running():
-            node.note_ended(-signal.SIGKILL)
 
     def _started_in_order(self) -> Iterator[NodeProcess]:
         for number in itertools.count():
@@ -392,6 +401,9 @@ class ProcessCluster:
             node.kill()
         self._zygote.kill()
         self._zygote.wait()
+        assert self._zygote.stdin is not None, "it is a pipe"
+        with suppress(BrokenPipeError):
+            self._zygote.stdin.close()
 
 
 def is_idle(statistics: Mapping[str, Any]) -> bool:
