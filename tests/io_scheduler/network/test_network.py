@@ -24,6 +24,7 @@ from pystachio.io_scheduler.network.network import Network
 from pystachio.io_scheduler.network.reception import Address
 from pystachio.io_scheduler.network.transports import TransportChoice
 from pystachio.io_scheduler.service import IoSchedulerService
+from tests.clock_by_hand import by_hand, pass_time
 from tests.io_scheduler.network.two_nodes import SECRET, running_service
 
 pytestmark = pytest.mark.timeout(30)
@@ -337,6 +338,7 @@ async def test_connections_leave_no_descriptors_behind() -> None:
         await until(lambda: len(os.listdir("/proc/self/fd")) <= before)
 
 
+@by_hand
 async def test_who_may_wait_for_ever_is_not_given_up() -> None:
     limits = NetworkLimits(wait_seconds=0.1, heartbeat_seconds=0.05)
     async with nodes("a", "b", limits=limits) as (a, b):
@@ -347,13 +349,16 @@ async def test_who_may_wait_for_ever_is_not_given_up() -> None:
             asyncio.create_task(a.network.receive("b", key(2), patience=math.inf)),
             asyncio.create_task(a.network.offered("b", key(3), patience=30.0)),
         ]
-        hasty = await asyncio.gather(
+        hasty = asyncio.gather(
             a.network.send("b", key(4), memoryview(b"four")),
             a.network.receive("b", key(5)),
             a.network.offered("b", key(6), patience=0.2),
             return_exceptions=True,
         )
-        assert all(isinstance(end, ResourceExhausted) for end in hasty)
+        await pass_time(0.1)
+        assert not hasty.done(), "one has twice as much patience"
+        await pass_time(0.2)
+        assert all(isinstance(end, ResourceExhausted) for end in await hasty)
         assert not any(task.done() for task in patient)
         late = [
             asyncio.create_task(b.network.send("a", key(2), memoryview(b"two"))),

@@ -99,7 +99,7 @@ async def other_node(carrier: str, *, secret: str = SECRET, epoch: int = 1, **li
 @asynccontextmanager
 async def running_service() -> AsyncIterator[IoSchedulerService]:
     """A service with a plan of each class, which must have nothing under way when it is stopped."""
-    service = IoSchedulerService()
+    service = IoSchedulerService(clock=asyncio.get_running_loop().time)
     await service.start()
     for plan, priority in PLANS.items():
         service.client(plan, priority)
