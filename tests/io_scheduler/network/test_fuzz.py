@@ -101,25 +101,24 @@ class Fuzzer:
         await self._leave(guest)
 
     async def node_with_frames(self) -> None:
-        evil = await self._node()
-        self._say_frames(evil.control)
-        if self.chance.random() < 0.5:
-            evil.answer(self.chance.randbytes(20), self.chance.choice([0, 1, 2]))
-        await self._leave(evil.control)
-        evil.data.leave()
+        async with self._node() as evil:
+            self._say_frames(evil.control)
+            if self.chance.random() < 0.5:
+                evil.answer(self.chance.randbytes(20), self.chance.choice([0, 1, 2]))
+            await self._leave(evil.control)
 
     async def node_with_noise(self) -> None:
-        evil = await self._node()
-        self._say_frames(evil.control)
-        evil.control.writer.write(b"\xff" * 40 + self._mutated(self.chance.randbytes(2000)))
-        await self._sent_away(evil.control)
-        await self._sent_away(evil.data)
+        async with self._node() as evil:
+            self._say_frames(evil.control)
+            evil.control.writer.write(b"\xff" * 40 + self._mutated(self.chance.randbytes(2000)))
+            await self._sent_away(evil.control)
+            await self._sent_away(evil.data)
 
     async def node_with_data_noise(self) -> None:
-        evil = await self._node()
-        evil.data.writer.write(self._mutated(evil.header(b"hello", 1)) + self.chance.randbytes(100))
-        await self._sent_away(evil.data)
-        await self._sent_away(evil.control)
+        async with self._node() as evil:
+            evil.data.writer.write(self._mutated(evil.header(b"hello", 1)) + self.chance.randbytes(100))
+            await self._sent_away(evil.data)
+            await self._sent_away(evil.control)
 
     async def client_with_frames(self) -> None:
         guest = await self._client()
@@ -132,7 +131,9 @@ class Fuzzer:
         guest.writer.write(b"\xff" * 40 + self.chance.randbytes(2000))
         await self._sent_away(guest)
 
-    async def _node(self) -> Insider:
+    @asynccontextmanager
+    async def _node(self) -> AsyncIterator[Insider]:
+        """It leaves at the end, whatever the other end does meanwhile."""
         who = identity(f"evil-{next(self._names) % 50}")
         control, established = await introduced(self._address, who, Role.CONTROL)
         try:
@@ -140,9 +141,12 @@ class Fuzzer:
         except BaseException:
             control.leave()
             raise
-        evil = Insider(control, data, established)
-        await control.hear(Heartbeat)
-        return evil
+        try:
+            await control.hear(Heartbeat)
+            yield Insider(control, data, established)
+        finally:
+            control.leave()
+            data.leave()
 
     async def _client(self) -> Stranger:
         known = token(id="mallory")
@@ -156,11 +160,13 @@ class Fuzzer:
 
     async def _leave(self, guest: Stranger) -> None:
         """Perhaps as soon as the other end has said something."""
-        if self.chance.random() < 0.5:
-            with suppress(TimeoutError):
-                async with asyncio.timeout(0.02):
-                    await guest.reader.read(1 << 16)
-        guest.leave()
+        try:
+            if self.chance.random() < 0.5:
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(0.02):
+                        await guest.reader.read(1 << 16)
+        finally:
+            guest.leave()
 
     async def _sent_away(self, guest: Stranger) -> None:
         try:
@@ -288,8 +294,10 @@ async def quiet(network: Network) -> None:
     async with asyncio.timeout(10):
         while network.peers != ("third",) or network.statistics().visits != 1 or network._reception._guests:  # noqa: ASYNC110
             await asyncio.sleep(0.01)
-        # And the last words of those that were closed are over.
-        await asyncio.sleep(1.2)
+        # And the last words of those that were closed are over. Where the process stands still one of the waits is too
+        # short, not all of them.
+        for _ in range(12):
+            await asyncio.sleep(0.1)
 
 
 def living() -> Counter[type]:
