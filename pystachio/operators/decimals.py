@@ -3,11 +3,13 @@
 A value is high * 2**64 + low, low read as unsigned (`column.WideDecimalColumn`). Everything is torch operations on
 whole tensors, exact, on every device; operands broadcast. Products and quotients follow Knuth, The Art of Computer
 Programming 2, 4.3.1: 32-bit digits for the product; quotients by successive floating-point estimates of the
-remainder, each of which gains about 50 bits.
+remainder, each of which gains about 50 bits. Few quotients on the host are Python's, sooner than two hundred operations
+on tensors.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple
 
 import torch
@@ -17,11 +19,14 @@ from pystachio.errors import DataError
 MAXIMUM_PRECISION: Final = 38
 
 _MASK_32: Final = 2**32 - 1
+_MASK_64: Final = 2**64 - 1
 _SIGN: Final = -(2**63)
 _TWO_64: Final = 2.0**64
 # Above this a product certainly has more than 38 digits; below it, it certainly fits in 128 bits.
 _SAFE_PRODUCT: Final = 1.6e38
 _LARGEST_ESTIMATE: Final = 2.0**127 - 2.0**75
+_FEW: Final = 512
+"""Quotients: one takes 45 us this way and 840 on tensors, 512 take 390 and 1,010."""
 
 
 class Limbs(NamedTuple):
@@ -39,7 +44,7 @@ def widen(values: torch.Tensor) -> Limbs:
 
 def constant(value: int, device: torch.device) -> Limbs:
     """One Python integer (of at most 127 bits and a sign) as limbs without dimension."""
-    low = value & (2**64 - 1)
+    low = value & _MASK_64
     signed_low = low - 2**64 if low >= 2**63 else low
     # Filled on the device: copied there, each would wait for it.
     high_limb = torch.full((), value >> 64, dtype=torch.int64, device=device)
@@ -116,6 +121,9 @@ def multiply_or_fail(left: Limbs, right: Limbs, valid: torch.Tensor | None) -> L
 
 def divide(left: Limbs, right: Limbs) -> tuple[Limbs, Limbs]:
     """Quotient truncated towards zero, and remainder (with the dividend's sign). A divisor of 0 gives any values."""
+    if _are_few(left, right):
+        quotient, remainder = _one_by_one(left, right, _quotient_and_remainder)
+        return quotient, remainder
     dividend, divisor = absolute(left), absolute(right)
     zero = constant(0, left.high.device)
     quotient, remainder = where(torch.ones_like(dividend.high, dtype=torch.bool), zero, dividend), dividend
@@ -139,6 +147,8 @@ def divide(left: Limbs, right: Limbs) -> tuple[Limbs, Limbs]:
 
 def divide_rounded(left: Limbs, right: Limbs) -> Limbs:
     """Quotient rounded half away from zero."""
+    if _are_few(left, right):
+        return _one_by_one(left, right, _rounded_quotient)[0]
     quotient, remainder = divide(left, right)
     rest, divisor = absolute(remainder), absolute(right)
     up = ~less(rest, subtract(divisor, rest))
@@ -186,3 +196,45 @@ def _unsigned_product(left: torch.Tensor, right: torch.Tensor) -> Limbs:
     middle = ((low >> 32) & _MASK_32) + (cross & _MASK_32) + (other & _MASK_32)
     carried = high + ((cross >> 32) & _MASK_32) + ((other >> 32) & _MASK_32) + (middle >> 32)
     return Limbs(carried, (low & _MASK_32) | (middle << 32))
+
+
+def _are_few(left: Limbs, right: Limbs) -> bool:
+    """For pairs of them to be taken one by one; none at all are not."""
+    counts = left.high.numel(), right.high.numel()
+    return left.high.device.type == "cpu" and min(counts) > 0 and max(counts) <= _FEW
+
+
+def _one_by_one(left: Limbs, right: Limbs, function: Callable[[int, int], tuple[int, ...]]) -> Sequence[Limbs]:
+    """What the function makes of each pair of values, modulo 2**128."""
+    shape = (left.high ^ right.high).shape
+    left_high, left_low, right_high, right_low = (part.expand(shape).flatten().tolist() for part in (*left, *right))
+    made = [
+        function((a << 64) + (b & _MASK_64), (c << 64) + (d & _MASK_64))
+        for a, b, c, d in zip(left_high, left_low, right_high, right_low, strict=True)
+    ]
+    return [
+        Limbs(_signed([value >> 64 for value in values]).reshape(shape), _signed(values).reshape(shape))
+        for values in zip(*made, strict=True)
+    ]
+
+
+def _signed(values: Sequence[int]) -> torch.Tensor:
+    """The lowest 64 bits of each as int64."""
+    return torch.tensor([((value + 2**63) & _MASK_64) - 2**63 for value in values], dtype=torch.int64)
+
+
+def _quotient_and_remainder(dividend: int, divisor: int) -> tuple[int, int]:
+    if divisor == 0:
+        return 0, dividend
+    quotient, remainder = divmod(abs(dividend), abs(divisor))
+    return (
+        quotient if (dividend < 0) == (divisor < 0) else -quotient,
+        remainder if dividend >= 0 else -remainder,
+    )
+
+
+def _rounded_quotient(dividend: int, divisor: int) -> tuple[int]:
+    if divisor == 0:
+        return (0,)
+    quotient = (2 * abs(dividend) + abs(divisor)) // (2 * abs(divisor))
+    return (quotient if (dividend < 0) == (divisor < 0) else -quotient,)

@@ -14,6 +14,7 @@ from pystachio.operators import decimals
 from pystachio.operators.decimals import Limbs
 
 LIMIT = 10**38 - 1
+MANY = decimals._FEW + 1
 INTEGERS = st.one_of(
     st.integers(-LIMIT, LIMIT),
     st.integers(-(2**65), 2**65),
@@ -23,8 +24,8 @@ INTEGERS = st.one_of(
 
 
 def limbs(values: list[int]) -> Limbs:
-    parts = [decimals.constant(value, torch.device("cpu")) for value in values]
-    return Limbs(torch.stack([part.high for part in parts]), torch.stack([part.low for part in parts]))
+    high, low = zip(*(divmod(value, 2**64) for value in values), strict=True)
+    return Limbs(torch.tensor(high), torch.tensor([each - 2**64 if each >= 2**63 else each for each in low]))
 
 
 def integers(value: Limbs) -> list[int]:
@@ -57,12 +58,29 @@ def test_sums_differences_and_order(pairs: list[tuple[int, int]]) -> None:
 def test_products_and_quotients(pairs: list[tuple[int, int]]) -> None:
     left, right = limbs([a for a, _ in pairs]), limbs([b for _, b in pairs])
     assert integers(decimals.multiply(left, right)) == [_wrap(a * b) for a, b in pairs]
-    nonzero = [(a, b or 7) for a, b in pairs]
-    left, right = limbs([a for a, _ in nonzero]), limbs([b for _, b in nonzero])
+    # Few, which are divided one by one, and many.
+    for rows in (len(pairs), MANY):
+        nonzero = ([(a, b or 7) for a, b in pairs] * MANY)[:rows]
+        left, right = limbs([a for a, _ in nonzero]), limbs([b for _, b in nonzero])
+        quotient, remainder = decimals.divide(left, right)
+        assert integers(quotient) == [truncated(a, b) for a, b in nonzero]
+        assert integers(remainder) == [a - b * truncated(a, b) for a, b in nonzero]
+        assert integers(decimals.divide_rounded(left, right)) == [rounded(a, b) for a, b in nonzero]
+
+
+@pytest.mark.parametrize("rows", [0, 1, 5, MANY])
+@pytest.mark.parametrize("divisor", [0, 3])
+def test_a_constant_divides_all_rows(rows: int, divisor: int) -> None:
+    dividends = limbs([10**30 + row for row in range(rows)] or [1])
+    left = Limbs(dividends.high[:rows], dividends.low[:rows])
+    right = decimals.constant(divisor, torch.device("cpu"))
     quotient, remainder = decimals.divide(left, right)
-    assert integers(quotient) == [truncated(a, b) for a, b in nonzero]
-    assert integers(remainder) == [a - b * truncated(a, b) for a, b in nonzero]
-    assert integers(decimals.divide_rounded(left, right)) == [rounded(a, b) for a, b in nonzero]
+    rounded_quotient = decimals.divide_rounded(left, right)
+    assert [part.high.shape for part in (quotient, remainder, rounded_quotient)] == [(rows,)] * 3
+    if divisor:
+        assert integers(quotient) == [(10**30 + row) // divisor for row in range(rows)]
+        assert integers(remainder) == [(10**30 + row) % divisor for row in range(rows)]
+        assert integers(rounded_quotient) == [rounded(10**30 + row, divisor) for row in range(rows)]
 
 
 @given(INTEGERS, INTEGERS)
@@ -78,7 +96,8 @@ def test_a_checked_product_is_exact_or_an_error(left: int, right: int) -> None:
 
 @given(INTEGERS, st.integers(-40, 0))
 def test_rescaling_down_rounds_half_away_from_zero(value: int, digits: int) -> None:
-    assert integers(decimals.rescale(limbs([value]), digits, None)) == [rounded(value, 10**-digits)]
+    for rows in (1, MANY):
+        assert integers(decimals.rescale(limbs([value] * rows), digits, None)) == [rounded(value, 10**-digits)] * rows
 
 
 @given(INTEGERS)
