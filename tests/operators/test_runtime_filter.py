@@ -107,7 +107,10 @@ def test_ranges(low: int, high: int, matches: bool) -> None:
     assert may_match(runtime_filter, low, high) is matches
 
 
-def test_ranges_of_a_sparse_set() -> None:
+@pytest.mark.parametrize("with_library", [True, False])
+def test_ranges_of_a_sparse_set(with_library: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    if not with_library:
+        monkeypatch.setattr(key_sets.native, "library", lambda: None)
     rng = np.random.default_rng(11)
     keys = np.unique(rng.integers(-3_000, 3_000_000, 400))
     runtime_filter = filter_of_keys([ints(keys.tolist())])
@@ -119,6 +122,7 @@ def test_ranges_of_a_sparse_set() -> None:
     high[-2] = limits.max
     expected = [bool(np.any((keys >= a) & (keys <= b))) for a, b in zip(low.tolist(), high.tolist(), strict=True)]
     assert runtime_filter.may_match(low, high).tolist() == expected
+    assert runtime_filter.keys.may_have(low, high).tolist() == expected, "also of ranges beyond the keys"
 
 
 def test_unknown_bounds_pass_all_but_null() -> None:

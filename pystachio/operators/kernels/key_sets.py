@@ -26,8 +26,6 @@ _BLOOM_BITS_PER_KEY: Final = 16
 _MOST_BLOOM_KEYS: Final = 1 << 24
 FEWEST_BLOOM_WORDS: Final = 64
 
-_EIGHTHS: Final = np.arange(8)
-
 _FIRST_FACTOR: Final = 0x9E3779B97F4A7C15
 _SECOND_FACTOR: Final = 0xD6E8FEB86659FD93
 
@@ -51,20 +49,22 @@ class BitSet:
 
     def may_have(self, low: np.ndarray, high: np.ndarray) -> np.ndarray:
         """For each of these inclusive ranges (int64) a bool: False when no value of it is in the set."""
-        view, top = self.bits.numpy(), self.low + self.span - 1
-        first, last = np.clip(low, self.low, top) - self.low, np.clip(high, self.low, top) - self.low
-        begin, end = (first >> 3) + 1, last >> 3
-        # Mostly one of a few bytes of the range tells.
-        inside = np.maximum(end - begin, 0)
-        tried = np.minimum(begin, len(view) - 1) + _EIGHTHS[:, None] * inside // len(_EIGHTHS)
-        found: np.ndarray = (view[tried] != 0).any(axis=0) & (inside > 0)
-        for at in np.flatnonzero(~found).tolist():
-            found[at] = self._has(int(first[at]), int(last[at]))
-        found &= (low <= high) & (low <= top) & (high >= self.low)
+        library = native.library()
+        if library is None:
+            top = self.low + self.span - 1
+            ranges = zip(np.maximum(low, self.low).tolist(), np.minimum(high, top).tolist(), strict=True)
+            return np.array([self._has(first - self.low, last - self.low) for first, last in ranges], dtype=np.bool_)
+        found = np.empty(len(low), dtype=np.bool_)
+        lows, highs = np.ascontiguousarray(low), np.ascontiguousarray(high)
+        library.pystachio_any_bits(
+            self.bits.data_ptr(), self.low, self.span, lows.ctypes.data, highs.ctypes.data, len(lows), found.ctypes.data
+        )
         return found
 
     def _has(self, first: int, last: int) -> bool:
         """Whether one of the bits from `first` to `last` is set."""
+        if first > last:
+            return False
         view = self.bits.numpy()
         # numpy's `any` stops at the first one.
         if view[(first >> 3) + 1 : last >> 3].view(np.bool_).any():

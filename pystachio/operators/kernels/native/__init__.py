@@ -14,7 +14,7 @@ from functools import cache
 from importlib.machinery import EXTENSION_SUFFIXES
 from pathlib import Path
 
-INTERFACE_VERSION = 22
+INTERFACE_VERSION = 23
 _NAME = "_native"
 
 LOWEST = -(2**63)
@@ -173,6 +173,8 @@ def _declare(loaded: ctypes.CDLL) -> None:
     loaded.pystachio_group_rows.argtypes = (pointer, width, number, number, pointer, pointer)
     loaded.pystachio_set_bits.argtypes = (pointer, number, number, pointer)
     loaded.pystachio_set_bits.restype = number
+    loaded.pystachio_any_bits.argtypes = (pointer, number, number, pointer, pointer, number, pointer)
+    loaded.pystachio_any_bits.restype = None
     loaded.pystachio_set_bloom.argtypes = (pointer, number, pointer, width)
     loaded.pystachio_set_bloom.restype = None
     loaded.pystachio_regex_replace.argtypes = (

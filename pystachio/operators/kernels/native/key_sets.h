@@ -20,6 +20,10 @@ static inline uint64_t ps_bloom_bits(uint64_t hash) {
 /* Sets bit key - low for each key; returns how many were not set before. */
 PS_EXPORT int64_t pystachio_set_bits(const int64_t *keys, int64_t count, int64_t low, uint8_t *bits);
 
+/* found[i]: whether a bit of a value from lows[i] to highs[i] is set; bits are those of `span` values from `low` on. */
+PS_EXPORT void pystachio_any_bits(const uint8_t *bits, int64_t low, int64_t span, const int64_t *lows,
+                                  const int64_t *highs, int64_t count, uint8_t *found);
+
 /* Sets the keys' bits in 2^(64 - shift) words. */
 PS_EXPORT void pystachio_set_bloom(const int64_t *keys, int64_t count, uint64_t *words, int32_t shift);
 
