@@ -61,11 +61,18 @@ class StandingLoop(asyncio.SelectorEventLoop):
         assert self._passing is None, "another task lets time pass"
         passed = self.create_future()
         self._passing = round(self._now + seconds, _DIGITS), passed
-        await passed
+        try:
+            await passed
+        finally:
+            self._passing = None
 
     async def until(self, holds: Callable[[], object]) -> None:
-        self._watched.append((holds, seen := self.create_future()))
-        await seen
+        self._watched.append(watched := (holds, self.create_future()))
+        try:
+            await watched[1]
+        finally:
+            if watched in self._watched:
+                self._watched.remove(watched)
 
     def goes_on(self, due: float | None) -> bool:
         """Called when there is nothing to do for so many seconds: whether there is now."""

@@ -14,12 +14,13 @@ LEAST_ROWS = 65_536
 much again. Selective scans put out a few hundred rows for each row group."""
 
 _LARGE_PART = 2
-"""What has this part of so many rows does not wait for more: two workers that have as much each do it at once, while
+"""A batch of this part of so many rows does not wait for more: two workers that have as much each do it at once, while
 together it would be one worker's."""
 
 
 class Coalesced:
-    """Collects batches until they have `least_rows`, then has `transform` process them as one."""
+    """Collects batches until they have `least_rows`, or one of them half as many, then has `transform` process them as
+    one."""
 
     def __init__(self, transform: Transform, least_rows: int) -> None:
         self.transform = transform
@@ -32,12 +33,9 @@ class Coalesced:
         is_large = batch.length >= self._least_rows // _LARGE_PART
         waiting = batch if is_large else settled_batch(batch, waits=True)
         with self._lock:
-            if not self._pending and is_large:
-                due = [batch]
-            else:
-                self._pending.append(waiting)
-                self._pending_rows += batch.length
-                due = self._take() if self._pending_rows >= self._least_rows else []
+            self._pending.append(waiting)
+            self._pending_rows += batch.length
+            due = self._take() if is_large or self._pending_rows >= self._least_rows else []
         if due:
             yield from self.transform.process(concat_batches(due))
 

@@ -92,7 +92,8 @@ class Transform(Protocol):
         ...
 
     def close(self) -> None:
-        """Gives back what is still held. Called once nothing is pulled any more, whatever was wanted."""
+        """Gives back what is still held: nothing is pulled any more, whatever was wanted. Perhaps called again; not
+        called where the plan fails, which gives back everything."""
         ...
 
 

@@ -128,6 +128,7 @@ class Pipe:
                 rest = await self.onward.flow(ctx)
                 with suppress(NotWanted):  # the consumer has all it wanted
                     await self.drain(ctx, rest.push_finished(left, self.stage.ctx))
+            del left
             transform.close()
             await self.onward.producer_ended(ctx)
         else:

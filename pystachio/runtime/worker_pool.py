@@ -14,6 +14,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -133,7 +134,10 @@ class WorkerPool:
     """
 
     def __init__(self, workers: int, *, name: str = "pystachio-worker", clock: Clock | None = None) -> None:
-        """Inside the running loop that will await the jobs. `clock` is what plans' times are given in."""
+        """Inside the running loop that will await the jobs. `clock` is what plans' times are given in.
+
+        Raises RuntimeError or OSError where the process may have no more threads or files.
+        """
         self._loop = asyncio.get_running_loop()
         self._lock = threading.Lock()
         self._workers = workers
@@ -152,8 +156,12 @@ class WorkerPool:
         self._finished = 0
         self._seconds = 0.0
         self._all_ended = asyncio.Event()
-        for _ in range(workers):
-            self._idle.append(self._new_thread())
+        try:
+            for _ in range(workers):
+                self._idle.append(self._new_thread())
+        except (RuntimeError, OSError):
+            self._end_idle()
+            raise
 
     def submit(self, job: Job) -> None:
         """On the loop."""
@@ -213,12 +221,15 @@ class WorkerPool:
             self._queue.clear()
             if self._timer is not None:
                 self._timer.cancel()
-            while self._idle:
-                self._idle.pop().inbox.put(None)
+            self._end_idle()
             threads = tuple(self._threads)
         await self._all_ended.wait()
         for thread in threads:
             thread.join()
+
+    def _end_idle(self) -> None:
+        while self._idle:
+            self._idle.pop().inbox.put(None)
 
     def _new_thread(self) -> WorkerThread:
         thread = WorkerThread(f"{self._name}-{self._made}", self._work, Inbox())
@@ -273,7 +284,8 @@ class WorkerPool:
             del job
         worker.inbox.close()
         # Told to the loop, not joined by an executor's thread: at the interpreter's exit executors are closed already.
-        self._loop.call_soon_threadsafe(self._worker_ended, worker)
+        with suppress(RuntimeError):  # the loop is closed: the pool did not come to be
+            self._loop.call_soon_threadsafe(self._worker_ended, worker)
 
     def _worker_ended(self, worker: WorkerThread) -> None:
         self._threads.discard(worker)

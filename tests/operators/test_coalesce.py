@@ -57,7 +57,7 @@ def test_a_large_batch_passes_at_once() -> None:
     assert inner.lengths == [50]
 
 
-def test_half_of_the_rows_pass_at_once_unless_others_wait() -> None:
+def test_half_of_the_rows_pass_at_once_with_those_that_wait() -> None:
     inner = Recording()
     coalesced = Coalesced(inner, least_rows=10)
     out = [
@@ -65,7 +65,7 @@ def test_half_of_the_rows_pass_at_once_unless_others_wait() -> None:
         for first, length in ((0, 5), (5, 4), (9, 5), (14, 6))
         for batch in coalesced.process(numbered(first, length))
     ]
-    assert inner.lengths == [5, 15]
+    assert inner.lengths == [5, 9, 6]
     assert numbers(out) == list(range(20))
     assert not [batch for batch in coalesced.finish() or () if numbers([batch]) != [-1]]
 

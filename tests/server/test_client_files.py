@@ -139,6 +139,8 @@ class Waits:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.underway = 0
+        self.asked: list[float] = []
+        """For how many seconds."""
         self._clock = asyncio.get_running_loop()
         monkeypatch.setattr(file_patterns, "time", SimpleNamespace(monotonic=self._clock.time))
         threads = SimpleNamespace(Thread=threading.Thread, Event=lambda: _Awaited(self))
@@ -146,6 +148,7 @@ class Waits:
 
     def wait(self, seconds: float, is_set: Callable[[float], bool]) -> bool:
         end = self._clock.time() + seconds
+        self.asked.append(seconds)
         self.underway += 1
         while not (done := is_set(0.001)) and self._clock.time() < end:
             pass
@@ -184,6 +187,7 @@ async def test_a_folder_that_hangs_costs_the_others_nothing(mounts: Mounts, monk
         with pytest.raises(NotAllowed):
             await refused
         assert loop.time() == 0.375
+    assert waits.asked[0] == 0.375, "a quarter of three quarters of the time"
     stuck = asyncio.create_task(paths_found(looks, mounts.folders(), mounts.dead / "shared" / "a.parquet"))
     await until(lambda: mounts.stuck == 2)
     await pass_time(2)
@@ -214,5 +218,6 @@ async def test_where_a_link_led_is_known_while_it_hangs(mounts: Mounts, monkeypa
     await pass_time(0.375)
     assert await known == [str(file)]
     assert loop.time() == 0.375
+    assert set(waits.asked) == {0.375}
     mounts.answers.set()
     looks.close()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from collections import Counter
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -164,15 +165,23 @@ async def test_what_has_too_much_to_do_ends_and_shuts_off_nobody(
     loop = asyncio.get_running_loop()
     monkeypatch.setattr(file_patterns, "time", SimpleNamespace(monotonic=loop.time))
 
+    looked: Counter[str] = Counter()
+
     def search(paths: Sequence[str]) -> None:
-        systems.seen.extend(paths)
         while not systems.answers.wait(0.001):
             require_time("/alive/**/none")
+            looked[paths[0]] += 1
+
+    async def look_again() -> None:
+        """All of them, with the time that it is now."""
+        so_far = dict(looked)
+        await until(lambda: len(looked) == 4 and all(looked[path] > so_far.get(path, 0) + 1 for path in looked))
 
     async with looking(0.5) as looks:
         searches = [asyncio.create_task(looks.look(search, [f"/alive/{number}"], str)) for number in range(4)]
-        await until(lambda: len(systems.seen) == len(searches))
+        await look_again()
         await pass_time(0.375)
+        await look_again()
         assert not any(each.done() for each in searches)
         await pass_time(0.001)
         await asyncio.wait(searches)
