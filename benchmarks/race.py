@@ -50,7 +50,8 @@ class Race:
 def race(
     engines: Mapping[str, Answer], queries: Mapping[str, str], repetitions: int, *, tolerant: bool = False
 ) -> Race:
-    """Each statement first once by everybody, whose answers DuckDB's must equal, then in turns.
+    """Each statement first once by everybody, whose answers DuckDB's must equal, then in turns: there and back, so that
+    nobody always finds the caches and cores as the same other one left them.
 
     Raises AssertionError when ours differs or fails, unless `tolerant`; then ours, like a peer, has a fault there
     and no figure.
@@ -71,9 +72,10 @@ def race(
             faults[name][query] = fault
             del able[name]
         times: dict[str, list[float]] = {name: [] for name in able}
-        for _ in range(repetitions):
-            for name, answer in able.items():
-                times[name].append(_timed(answer, sql))
+        there = list(able)
+        for number in range(repetitions):
+            for name in there if number % 2 == 0 else reversed(there):
+                times[name].append(_timed(able[name], sql))
         for name in able:
             seconds[name][query] = statistics.median(times[name])
         shown = (f"{seconds[name][query] * 1e3:>26.1f}" if name in able else f"{'-':>26}" for name in engines)
