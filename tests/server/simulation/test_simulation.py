@@ -15,8 +15,8 @@ from pystachio.server.simulation import simulation
 from pystachio.server.simulation.simulation import InvariantBroken, SimulationOutcome, simulate
 from pystachio.server.simulation.statements import Statements, prepare
 
-SEEDS = 24
-SLICE = 4
+SEEDS = 36
+SLICE = 6
 
 pytestmark = pytest.mark.timeout(300)
 
