@@ -134,6 +134,22 @@ class Lanes:
         self._sequence += 1
         heapreplace(lane.flows, (self._starts_at(lane, flow, now), self._sequence, flow))
 
+    def reweigh(self, flow: Flow, before: float, now: float) -> None:
+        """The weight of the flow's plan was another one `before`.
+
+        The bytes by which the flow is ahead of its share stay the same: it has one chunk to wait for at most, not the
+        many that a chunk counts for at a small weight.
+        """
+        lane = flow.lane
+        if not self._is_fair or lane.index == INTERACTIVE:
+            return
+        ahead = flow.start - lane.virtual_time
+        if ahead > 0.0:
+            flow.start = lane.virtual_time + ahead * (before / flow.plan.weight)
+            if flow.backlogged:
+                self.leave((flow,))
+                self.enter(flow, now)
+
     def reorder(self, flow: Flow, now: float) -> None:
         """Where order is by arrival: an earlier transfer may have come back to the flow."""
         lane, before = flow.lane, flow.start

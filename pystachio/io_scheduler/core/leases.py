@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
+from typing import NamedTuple
 
 from pystachio.io_scheduler.core.progress import Plan
 from pystachio.io_scheduler.core.request import Lease, PlanOrder, PriorityClass
@@ -22,8 +23,13 @@ SAME_DEADLINE_SECONDS = 0.05
 
 _CLASSES = frozenset(PriorityClass)
 
-Ranks = list[tuple[Plan, PriorityClass]]
-"""Plans that must be queued anew, in this class."""
+
+class Rank(NamedTuple):
+    """The weight of a plan from now on, and the class in which it must be queued anew: None leaves it where it is."""
+
+    plan: Plan
+    weight: float
+    priority: PriorityClass | None
 
 
 class Leases:
@@ -39,7 +45,7 @@ class Leases:
         """Epoch and sequence."""
         return self._latest if self.ends is not None else None
 
-    def take(self, lease: Lease, plans: Mapping[str, Plan], now: float) -> Ranks:
+    def take(self, lease: Lease, plans: Mapping[str, Plan], now: float) -> list[Rank]:
         """Leases that are superseded or make no sense change nothing."""
         if not 0.0 < lease.seconds <= LONGEST_LEASE_SECONDS:
             return []
@@ -48,37 +54,38 @@ class Leases:
         self._latest = (lease.epoch, lease.sequence)
         self.ends = now + lease.seconds
         orders = {order.plan_id: order for order in lease.plans if _is_sound(order)}
-        ranks: Ranks = []
+        ranks = []
         for plan in plans.values():
             order = orders.get(plan.plan_id)
-            ranks += _fall_back(plan) if order is None else _follow(plan, order, now)
+            ranks.append(_fall_back(plan) if order is None else _follow(plan, order, now))
         return ranks
 
-    def end(self, plans: Iterable[Plan]) -> Ranks:
+    def end(self, plans: Iterable[Plan]) -> list[Rank]:
         """Fall back to what the plans brought along."""
         self.ends = None
-        return [rank for plan in plans for rank in _fall_back(plan)]
+        return [_fall_back(plan) for plan in plans]
 
 
 def _is_sound(order: PlanOrder) -> bool:
     return math.isfinite(order.weight) and order.weight > 0.0 and order.priority in _CLASSES
 
 
-def _follow(plan: Plan, order: PlanOrder, now: float) -> Ranks:
+def _follow(plan: Plan, order: PlanOrder, now: float) -> Rank:
     correction = order.weight / plan.local_weight
-    plan.weight = plan.local_weight * max(1.0 / LARGEST_CORRECTION, min(LARGEST_CORRECTION, correction))
+    weight = plan.local_weight * max(1.0 / LARGEST_CORRECTION, min(LARGEST_CORRECTION, correction))
     if order.priority == plan.local_priority:
         plan.priority_is_local = False
     if plan.priority_is_local:
-        return []
+        return Rank(plan, weight, None)
     is_due_otherwise = False
     if order.due_seconds is not None and abs(order.due_seconds) <= LONGEST_DEADLINE_SECONDS:
         due = now + order.due_seconds
         is_due_otherwise = plan.deadline is None or abs(plan.deadline - due) > SAME_DEADLINE_SECONDS
         plan.deadline = due if is_due_otherwise else plan.deadline
-    return [(plan, PriorityClass(order.priority))] if is_due_otherwise or order.priority != plan.priority else []
+    moves = is_due_otherwise or order.priority != plan.priority
+    return Rank(plan, weight, PriorityClass(order.priority) if moves else None)
 
 
-def _fall_back(plan: Plan) -> Ranks:
-    plan.weight = plan.local_weight
-    return [(plan, plan.local_priority)] if plan.priority != plan.local_priority else []
+def _fall_back(plan: Plan) -> Rank:
+    moves = plan.priority != plan.local_priority
+    return Rank(plan, plan.local_weight, plan.local_priority if moves else None)

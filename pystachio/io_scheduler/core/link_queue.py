@@ -123,6 +123,11 @@ class LinkQueue:
         if flow.next_line() is not None:
             self._enter(flow, now)
 
+    def reweigh_plan(self, plan: Plan, before: float, now: float) -> None:
+        """The plan's weight was another one `before`."""
+        for flow in self._flows.get(plan, {}).values():
+            self.lanes.reweigh(flow, before, now)
+
     def forget_plan(self, plan: Plan) -> None:
         for flow in self._flows.pop(plan, {}).values():
             self._detach(flow)

@@ -39,7 +39,7 @@ from pystachio.io_scheduler.core.events import (
 )
 from pystachio.io_scheduler.core.flow import Line
 from pystachio.io_scheduler.core.late_chunks import CHECK_SECONDS, LateChunks, timed_out
-from pystachio.io_scheduler.core.leases import Leases, Ranks
+from pystachio.io_scheduler.core.leases import Leases, Rank
 from pystachio.io_scheduler.core.link_queue import LinkQueue
 from pystachio.io_scheduler.core.policy import POLICIES, Policy
 from pystachio.io_scheduler.core.progress import Plan, TransferProgress
@@ -185,16 +185,24 @@ class Scheduler:
         plan.priority_is_local = True
         if event.deadline is not None:
             plan.deadline = event.deadline
-        self._rank([(plan, event.priority)], now)
+        self._rank([Rank(plan, plan.weight, event.priority)], now)
 
-    def _rank(self, ranks: Ranks, now: float) -> None:
-        for plan, priority in ranks:
+    def _rank(self, ranks: list[Rank], now: float) -> None:
+        moved = False
+        for plan, weight, priority in ranks:
+            if weight != plan.weight:
+                before, plan.weight = plan.weight, weight
+                for queue in self._links.values():
+                    queue.reweigh_plan(plan, before, now)
+            if priority is None:
+                continue
+            moved = True
             plan.priority = priority
             for queue in self._links.values():
                 queue.move_plan(plan, now)
             for progress in tuple(plan.shared):
                 self._choose_payer(progress, now)
-        if ranks:
+        if moved:
             # Who may use how much of a pool depends on the classes of those who hold it.
             self._agenda.freed.update((budget, None) for budget in self._pools.values() if budget.waiters.count)
 

@@ -180,6 +180,24 @@ def test_no_weight_starves_a_plan(weight: float) -> None:
     assert node.run(1000)["a"] == pytest.approx(500, rel=0.02), "and nothing is left of it afterwards"
 
 
+@pytest.mark.parametrize("weight", [1.0 / LARGEST_CORRECTION, LARGEST_CORRECTION])
+@pytest.mark.parametrize("ends", [False, True])
+def test_a_weight_leaves_no_debt(weight: float, ends: bool) -> None:
+    node = Node(a=BATCH, b=BATCH, c=NORMAL)
+    node.tell(PriorityChanged("a", NORMAL))
+    node.grant(1, PlanOrder("a", BATCH, weight))
+    assert node.run(100)["a"] >= 1, "served at its weight"
+    node.tell(PriorityChanged("b", NORMAL))
+    if ends:
+        node.now += 3.0
+        node.tell(TimePassed())
+    else:
+        node.grant(2)
+    served = node.run(60)
+    assert served["a"] == pytest.approx(served["b"], abs=2), "by the next chunks, not in the long run"
+    assert served["a"] == pytest.approx(served["c"], abs=2)
+
+
 def test_deadlines_of_a_lease_order_interactive_plans() -> None:
     node = Node(a=INTERACTIVE, b=INTERACTIVE)
     node.grant(1, PlanOrder("a", INTERACTIVE, 1.0, 60.0), PlanOrder("b", INTERACTIVE, 1.0, 5.0))
