@@ -248,9 +248,9 @@ def in_range(trace: Trace, symbol: Symbol, low: int | None, high: int | None) ->
     return trace.assembler.compute(Operation.RANGE, trace.values(symbol), x=low, y=high, is_mask=True)
 
 
-def is_member(trace: Trace, symbol: Symbol, table: torch.Tensor, low: int) -> Register:
+def is_member(trace: Trace, symbol: Symbol, table: torch.Tensor, low: int, *, is_fixed: bool = False) -> Register:
     """Where table[value - low] (bool or uint8) is set; rows with a value outside the table are not members."""
-    number, span = trace.assembler.table(table), table.shape[0]
+    number, span = trace.assembler.table(table, is_fixed=is_fixed), table.shape[0]
     if isinstance(symbol.values, Input):
         kind = kind_of(symbol.dtype)
         column = trace.input(symbol.values)
@@ -361,7 +361,7 @@ def _by_table(trace: Trace, symbol: Symbol, table: torch.Tensor, low: int) -> Re
     first, last = int(true[0]), int(true[-1])
     if last - first + 1 == true.shape[0]:
         return in_range(trace, symbol, low + first, low + last)
-    return is_member(trace, symbol, table.contiguous(), low)
+    return is_member(trace, symbol, table.contiguous(), low, is_fixed=True)
 
 
 def _tabulated(trace: Trace, expression: Expression, fields: Fields) -> Symbol:
@@ -375,19 +375,21 @@ def _tabulated(trace: Trace, expression: Expression, fields: Fields) -> Symbol:
         low = 0
     valid = trace.valid(symbol)
     if result.validity is not None:
-        there = trace.load(Lookup(result.validity, index, -low), Form.BOOLEAN, torch.bool)
+        there = trace.load(Lookup(result.validity, index, -low, is_fixed=True), Form.BOOLEAN, torch.bool)
         valid = trace.mask(trace.both(valid, there))
     bounds: Bounds | None = None
     match result:
         case FixedColumn(type=type_, values=values) if values.dtype == torch.bool:
-            return Symbol(type_, Form.BOOLEAN, torch.bool, Lookup(values, index, -low), valid)
+            return Symbol(type_, Form.BOOLEAN, torch.bool, Lookup(values, index, -low, is_fixed=True), valid)
         case FixedColumn(type=type_, values=values) if values.dtype.is_floating_point:
-            return Symbol(type_, Form.FLOAT, values.dtype, Lookup(values, index, -low), valid)
+            return Symbol(type_, Form.FLOAT, values.dtype, Lookup(values, index, -low, is_fixed=True), valid)
         case FixedColumn(type=type_, values=values):
             bounds = int(values.min()), int(values.max())
-            return Symbol(type_, Form.INTEGER, values.dtype, Lookup(values, index, -low), valid, bounds)
+            return Symbol(type_, Form.INTEGER, values.dtype, Lookup(values, index, -low, is_fixed=True), valid, bounds)
         case DictionaryColumn(type=type_, codes=codes, dictionary=dictionary):
             bounds = 0, max(0, len(dictionary) - 1)
-            return Symbol(type_, Form.CODES, codes.dtype, Lookup(codes, index, -low), valid, bounds, dictionary)
+            return Symbol(
+                type_, Form.CODES, codes.dtype, Lookup(codes, index, -low, is_fixed=True), valid, bounds, dictionary
+            )
         case _:
             raise NotTraceable(f"a table of {result.type}")

@@ -21,6 +21,7 @@ from pystachio.operators.column import (
     WideDecimalColumn,
 )
 from pystachio.operators.fusion.kept import Written, kept_segments
+from pystachio.operators.fusion.run_parts import run_parts
 from pystachio.operators.fusion.segment import Segment, SegmentRows, SegmentRun
 from pystachio.operators.fusion.writing import collect_states, write_segment
 from pystachio.operators.kernels.bounds import is_within, with_measured_bounds
@@ -173,15 +174,15 @@ class Flow:
     ) -> Written:
         """What an earlier run of the plan has kept, if it has."""
         chain = [transform for transform, _ in self.chain[stage:]]
-        kept = None if scanned is None else kept_segments(scanned.reader, chain)
-        if kept is None or scanned is None:
+        run = None if scanned is None else run_parts(chain, () if scanned.is_tested else scanned.reader.filters)
+        if run is None or scanned is None:
             return self._write(key, stage, columns, length, scanned)
-        look = (scanned.is_tested, length.bit_length(), *key[2:])
-        found = kept.find(look, columns)
+        kept = kept_segments(scanned.reader, chain)
+        look = (scanned.is_tested, length.bit_length(), run.look, *key[2:])
+        found = kept.find(look, columns, run)
         if found is None:
             found = self._write(key, stage, columns, length, scanned)
-            if found.segment is not None:
-                kept.keep(look, columns, found)
+            kept.keep(look, columns, found, run)
         else:
             self._written.setdefault(key, []).append(found)
             if found.segment is not None:

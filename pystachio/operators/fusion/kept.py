@@ -1,8 +1,8 @@
 """Programs that one run of a plan has written and the next one would write again: of scans and what is behind them up
-to a fold, where no join is on the way.
+to a fold.
 
-They depend on nothing but the plan and on what the columns look like. What joins and runtime filters put into a program
-is another in each run.
+They depend on the plan, on what the columns look like, and on the form of what joins and runtime filters have put into
+them (`run_parts`), whose tensors each run replaces by its own.
 """
 
 from __future__ import annotations
@@ -11,12 +11,16 @@ from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
+import torch
+
 from pystachio.operators.aggregation.partial import PartialFold
 from pystachio.operators.batch import column_nbytes
 from pystachio.operators.coalesce import Coalesced
 from pystachio.operators.column import Bounds, Column, DictionaryColumn, FixedColumn
 from pystachio.operators.filter import FilterTransform
-from pystachio.operators.fusion.segment import Segment
+from pystachio.operators.fusion.run_parts import RunParts
+from pystachio.operators.fusion.segment import OutputColumn, Segment
+from pystachio.operators.joins.probe import JoinProbe
 from pystachio.operators.kernels.bounds import is_within
 from pystachio.operators.operator import Transform
 from pystachio.operators.project import ProjectTransform
@@ -25,8 +29,10 @@ from pystachio.operators.scans.rows import RowReader
 _MOST_KEPT: Final = 8
 """Chains of a scan, looks of a chain, and programs of a look."""
 _MOST_TABLE_BYTES: Final = 1 << 16
-_MOST_DICTIONARY_BYTES: Final = 1 << 18
+_MOST_DICTIONARY_BYTES: Final = 1 << 21
 """A look holds its dictionaries, of which a table that grows has another one for each look."""
+
+_NO_TABLE: Final = torch.empty(0)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -44,11 +50,35 @@ class Written:
             for column, known in zip(columns, self.bounds, strict=True)
         )
 
-    def without_states(self) -> Written:
-        """The same for another run."""
-        if self.segment is None or self.segment.folded is None:
-            return self
-        return Written(self.bounds, replace(self.segment, folded=self.segment.folded.without_states()))
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Kept:
+    """What was written, without what belongs to a run: `tables` and `columns` say which of a run's are in the places of
+    the program's tables and of the columns put out, None where those are the same in each run."""
+
+    written: Written
+    tables: tuple[int | None, ...]
+    columns: tuple[int | None, ...]
+
+    def of_run(self, run: RunParts) -> Written:
+        """For a run with parts of the same form."""
+        segment = self.written.segment
+        if segment is None:
+            return self.written
+        tables = tuple(
+            known if place is None else run.tables[place]
+            for known, place in zip(segment.program.tables, self.tables, strict=True)
+        )
+        return Written(
+            self.written.bounds,
+            replace(
+                segment,
+                tested=(segment.tested[:1] + run.uses),
+                program=replace(segment.program, tables=tables),
+                columns=_with_columns(segment.columns, [None if n is None else run.columns[n] for n in self.columns]),
+                folded=None if segment.folded is None else segment.folded.without_states(),
+            ),
+        )
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -56,36 +86,37 @@ class KeptSegments:
     """Those of one chain behind a scan, by what the columns look like. `parts` of the plan are what it is made of."""
 
     parts: tuple[object, ...]
-    by_look: dict[Hashable, list[Written]]
+    by_look: dict[Hashable, list[_Kept]]
 
-    def find(self, look: Hashable, columns: Sequence[Column | None]) -> Written | None:
-        """One that an earlier run has kept, without its states."""
-        kept = next((written for written in self.by_look.get(look, ()) if written.covers(columns)), None)
-        return None if kept is None else kept.without_states()
+    def find(self, look: Hashable, columns: Sequence[Column | None], run: RunParts) -> Written | None:
+        """One that an earlier run has kept, with this run's parts."""
+        kept = next((kept for kept in self.by_look.get(look, ()) if kept.written.covers(columns)), None)
+        return None if kept is None else kept.of_run(run)
 
-    def keep(self, look: Hashable, columns: Sequence[Column | None], written: Written) -> None:
+    def keep(self, look: Hashable, columns: Sequence[Column | None], written: Written, run: RunParts) -> None:
         """For later runs, if it takes little memory."""
-        tables = () if written.segment is None else written.segment.program.tables
+        kept = _kept(written, run)
+        if kept is None:
+            return
+        tables = () if kept.written.segment is None else kept.written.segment.program.tables
         dictionaries = {column.dictionary for column in columns if isinstance(column, DictionaryColumn)}
-        held = sum(column_nbytes(dictionary.values) for dictionary in dictionaries)
+        held = sum(column_nbytes(dictionary.values) for dictionary in dictionaries.union(run.dictionaries))
         if sum(table.nbytes for table in tables) <= _MOST_TABLE_BYTES and held <= _MOST_DICTIONARY_BYTES:
             if len(self.by_look) >= _MOST_KEPT and look not in self.by_look:
                 self.by_look.clear()
-            kept = self.by_look.setdefault(look, [])
-            if len(kept) >= _MOST_KEPT:
-                kept.clear()
-            kept.append(written.without_states())
+            alike = self.by_look.setdefault(look, [])
+            if len(alike) >= _MOST_KEPT:
+                alike.clear()
+            alike.append(kept)
 
 
-def kept_segments(reader: RowReader, chain: Sequence[Transform]) -> KeptSegments | None:
-    """What the runs of the plan keep for each other of a scan and the chain behind it; None where that is nothing."""
-    if reader.filters:
-        return None
+def kept_segments(reader: RowReader, chain: Sequence[Transform]) -> KeptSegments:
+    """What the runs of the plan keep for each other of a scan and the chain behind it, as far as programs may go."""
     parts: list[object] = [reader.predicate]
     for transform in chain:
         part = _part(transform)
         if part is None:
-            return None
+            break
         parts += part
         if isinstance(_inner(transform), PartialFold):
             break
@@ -105,13 +136,54 @@ def _inner(transform: Transform) -> Transform:
 
 
 def _part(transform: Transform) -> tuple[object, ...] | None:
-    """The part of the plan that an opened operator is made of; None where that is not all."""
+    """The part of the plan that an opened operator is made of; None for those that no program does."""
     match _inner(transform):
         case ProjectTransform(expressions=expressions):
             return expressions
         case FilterTransform(predicate=predicate):
             return (predicate,)
+        case JoinProbe(layout=layout):
+            return (layout,)
         case PartialFold(plan=plan, allow_direct=allow_direct):
             return plan, allow_direct
         case _:
             return None
+
+
+def _kept(written: Written, run: RunParts) -> _Kept | None:
+    """The segment without the tensors and columns of `run`; None where something else of the run may be in it."""
+    segment = written.segment
+    if segment is None:
+        return _Kept(written, (), ())
+    program = segment.program
+    tables = [None if fixed else _place(t, run.tables) for t, fixed in zip(program.tables, program.fixed, strict=True)]
+    columns = [None if each.column is None else _place(each.column, run.columns) for each in segment.columns]
+    if _NOWHERE in tables or _NOWHERE in columns or segment.tested[1:] != run.uses:
+        return None
+    bare = replace(
+        segment,
+        tested=segment.tested[:1],
+        program=replace(
+            program,
+            tables=tuple(t if place is None else _NO_TABLE for t, place in zip(program.tables, tables, strict=True)),
+        ),
+        columns=_with_columns(segment.columns, [None] * len(columns)),
+        folded=None if segment.folded is None else segment.folded.without_states(),
+    )
+    return _Kept(Written(written.bounds, bare), tuple(tables), tuple(columns))
+
+
+_NOWHERE: Final = -1
+
+
+def _place(wanted: object, among: Sequence[object]) -> int:
+    return next((place for place, each in enumerate(among) if each is wanted), _NOWHERE)
+
+
+def _with_columns(outputs: Sequence[OutputColumn], columns: Sequence[Column | None]) -> tuple[OutputColumn, ...]:
+    """The same outputs, put out of these columns. One that is there several times stays one."""
+    made: dict[int, OutputColumn] = {}
+    for output, column in zip(outputs, columns, strict=True):
+        if id(output) not in made:
+            made[id(output)] = output if output.column is column else replace(output, column=column)
+    return tuple(made[id(output)] for output in outputs)

@@ -188,7 +188,7 @@ def _coded(
     if len(symbol.dictionary) == 0:
         raise NotTraceable("a dictionary without values")
     mapping = translate(symbol.dictionary, dictionary)
-    table = trace.assembler.table(mapping)
+    table = trace.assembler.table(mapping, is_fixed=True)
     mapped = trace.assembler.compute(Operation.GATHER, codes, table, kind=kind_of(mapping.dtype))
     if bool((mapping >= 0).all()):
         return mapped, present
@@ -242,7 +242,7 @@ def _expand(
     else:
         nowhere = trace.constant(index.offsets.shape[0] - 2)
         group = code if present is True else assembler.compute(Operation.CHOOSE, trace.mask(present), code, nowhere)
-    most = max(1, int((index.offsets[1:] - index.offsets[:-1]).max()))
+    most = index.most
     if trace.multiplied * most > _MOST_PAIRS:
         raise NotTraceable("too many rows of one")
     trace.multiplied *= most

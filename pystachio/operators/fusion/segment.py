@@ -7,12 +7,22 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
+import pyarrow as pa
 import torch
 
 from pystachio.operators.batch import Batch
-from pystachio.operators.column import BytesColumn, Column, DictionaryColumn, FixedColumn, ViewColumn, WideDecimalColumn
+from pystachio.operators.column import (
+    Bounds,
+    BytesColumn,
+    Column,
+    Dictionary,
+    DictionaryColumn,
+    FixedColumn,
+    ViewColumn,
+    WideDecimalColumn,
+)
 from pystachio.operators.fusion.groups import FoldedGroups
-from pystachio.operators.fusion.trace import Form, Input, Part, Symbol
+from pystachio.operators.fusion.trace import Input, Part
 from pystachio.operators.kernels.bounds import measured_bounds
 from pystachio.operators.kernels.program import InputRows, Program
 from pystachio.operators.kernels.selection import concat, slice_column, take_late, with_validity
@@ -38,15 +48,19 @@ class SegmentRows(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class OutputColumn:
-    """How a column of the result is made: of output `values` (None: of input `position` as it is) and `valid`.
+    """How a column of the result is made: of outputs `values` and `valid`.
 
-    With `column` (or `rows` without one: of the input) the output `values` are row numbers.
+    With a `column`, or the `position` of an input, `values` are numbers of its rows (None: all of the input's). Codes
+    are of the `dictionary`, integers within `bounds`.
     """
 
-    symbol: Symbol
+    type: pa.DataType
     values: int | None
     valid: int | None = None
-    is_rows: bool = False
+    position: int | None = None
+    column: Column | None = None
+    dictionary: Dictionary | None = None
+    bounds: Bounds | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -164,21 +178,18 @@ class _Source(NamedTuple):
 
 
 def _column(output: OutputColumn, sources: Sequence[_Source], outputs: list[torch.Tensor]) -> Column:
-    symbol = output.symbol
     validity = None if output.valid is None else outputs[output.valid]
-    if output.values is None or (output.is_rows and symbol.column is None):
-        assert isinstance(symbol.values, Input)
+    if output.position is not None:
         numbers = None if output.values is None else outputs[output.values]
-        return concat([source.column(symbol.values.position, numbers) for source in sources])
+        return concat([source.column(output.position, numbers) for source in sources])
     assert output.values is not None
     values = outputs[output.values]
-    if symbol.column is not None:
-        taken = take_late(symbol.column, values)
+    if output.column is not None:
+        taken = take_late(output.column, values)
         return taken if validity is None else with_validity(taken, validity)
-    if symbol.form is Form.CODES:
-        assert symbol.dictionary is not None
-        return DictionaryColumn(symbol.type, values, symbol.dictionary, validity)
-    return FixedColumn(symbol.type, values, validity, symbol.bounds)
+    if output.dictionary is not None:
+        return DictionaryColumn(output.type, values, output.dictionary, validity)
+    return FixedColumn(output.type, values, validity, output.bounds)
 
 
 def _address(column: Column | None, part: Part, start: int) -> int:

@@ -55,11 +55,12 @@ class Input:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Lookup:
-    """`values[index + shift]`: of a table that all runs share."""
+    """`values[index + shift]`; `is_fixed` as in `Assembler.table`."""
 
     values: torch.Tensor
     index: Register
     shift: int
+    is_fixed: bool = False
 
 
 Origin = Input | Lookup | Register
@@ -111,7 +112,7 @@ class Trace:
                     return self.assembler.compute(Operation.LOAD_FLOAT, number, kind=kind_of(dtype))
                 case _:
                     return self.assembler.compute(Operation.LOAD_INTEGER, number, kind=kind_of(dtype))
-        table = self.assembler.table(origin.values)
+        table = self.assembler.table(origin.values, is_fixed=origin.is_fixed)
         if form is Form.FLOAT:
             return self.assembler.compute(
                 Operation.GATHER_FLOAT, origin.index, table, x=origin.shift, kind=kind_of(dtype)

@@ -148,17 +148,19 @@ def _write_outputs(
             raise NotTraceable("a column that is not there")
         if id(symbol) not in outputs:
             if isinstance(symbol.values, Input) and not drops and types[symbol.values.position] == symbol.type:
-                outputs[id(symbol)] = OutputColumn(symbol, None)
+                outputs[id(symbol)] = OutputColumn(symbol.type, None, position=symbol.values.position)
             elif symbol.form is Form.OPAQUE and symbol.column is None:
                 if row_output is None:
                     row_output = trace.assembler.output(torch.int32)
                     trace.assembler.perform(Operation.PUT_ROW, row_output)
-                outputs[id(symbol)] = OutputColumn(symbol, row_output, None, is_rows=True)
+                assert isinstance(symbol.values, Input)
+                outputs[id(symbol)] = OutputColumn(symbol.type, row_output, position=symbol.values.position)
             else:
                 valid = None if symbol.valid is None else _put(trace, symbol.valid, Form.BOOLEAN, torch.bool)
-                is_rows = symbol.form is Form.OPAQUE
+                values = _put(trace, symbol.values, symbol.form, symbol.dtype)
+                dictionary = symbol.dictionary if symbol.form is Form.CODES else None
                 outputs[id(symbol)] = OutputColumn(
-                    symbol, _put(trace, symbol.values, symbol.form, symbol.dtype), valid, is_rows=is_rows
+                    symbol.type, values, valid, column=symbol.column, dictionary=dictionary, bounds=symbol.bounds
                 )
         columns.append(outputs[id(symbol)])
     return tuple(columns)
@@ -169,8 +171,8 @@ def _put(trace: Trace, origin: Input | Lookup | Register, form: Form, dtype: tor
     match origin:
         case Input():
             trace.assembler.perform(Operation.PUT_INPUT, number, trace.input(origin), kind=kind)
-        case Lookup(values=values, index=index, shift=shift):
-            table = trace.assembler.table(values)
+        case Lookup(values=values, index=index, shift=shift, is_fixed=is_fixed):
+            table = trace.assembler.table(values, is_fixed=is_fixed)
             trace.assembler.perform(Operation.PUT_TABLE, number, index, table, x=shift, kind=kind)
         case Register(is_mask=True):
             trace.assembler.perform(Operation.PUT_MASK, number, origin)

@@ -55,6 +55,7 @@ class Assembler:
         self._instructions: list[_Instruction] = []
         self._known: dict[tuple[object, ...], Register] = {}
         self.tables: list[torch.Tensor] = []
+        self._fixed: set[int] = set()
         self.outputs: list[torch.dtype] = []
         self.step = VECTOR_ROWS
         """Rows in a vector: fewer, where each may become many."""
@@ -73,14 +74,17 @@ class Assembler:
         del self.outputs[saved.outputs :]
         self.step = saved.step
 
-    def table(self, values: torch.Tensor) -> int:
-        """The number of a tensor that the program looks up."""
+    def table(self, values: torch.Tensor, *, is_fixed: bool = False) -> int:
+        """The number of a tensor that the program looks up; one that `is_fixed` is the same in each run that has this
+        program."""
         values = values.contiguous()  # itself, if it is
         for number, table in enumerate(self.tables):
             if table is values:
                 return number
         self.tables.append(values)
-        return len(self.tables) - 1
+        number = len(self.tables) - 1
+        (self._fixed.add if is_fixed else self._fixed.discard)(number)
+        return number
 
     @property
     def length(self) -> int:
@@ -183,6 +187,7 @@ class Assembler:
         return Program(
             np.array(code, dtype=INSTRUCTION),
             tuple(self.tables),
+            tuple(number in self._fixed for number in range(len(self.tables))),
             tuple(self.outputs),
             used[False],
             used[True],

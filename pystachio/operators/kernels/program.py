@@ -98,10 +98,12 @@ class ProgramRun(NamedTuple):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Program:
-    """Ready to run, by several threads at once; it holds the tables."""
+    """Ready to run, by several threads at once; it holds the tables, of which some are `fixed`: those of any other run
+    would be the same."""
 
     code: np.ndarray
     tables: tuple[torch.Tensor, ...]
+    fixed: tuple[bool, ...]
     outputs: tuple[torch.dtype, ...]
     registers: int
     masks: int

@@ -82,6 +82,11 @@ class RangeIndex:
         order = 0 if self.order is None else self.order.nbytes
         return int(self.offsets.nbytes + order) + (0 if self.groups is None else self.groups.nbytes)
 
+    @property
+    def most(self) -> int:
+        """How many rows the most frequent key has; at least one."""
+        return max(1, int((self.offsets[1:] - self.offsets[:-1]).max()))
+
     def find(self, codes: KeyCodes) -> Matches:
         """The matching rows of each row."""
         group = codes.values if self.groups is None else _lookup(self.groups, codes)
