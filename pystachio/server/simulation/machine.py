@@ -19,6 +19,7 @@ from pystachio.io_scheduler.devices import ChunkEnd, ChunkRequest, DeviceFile
 from pystachio.io_scheduler.devices.emulated import NamedFile
 from pystachio.io_scheduler.os_errors import from_os_error
 from pystachio.runtime.clock import Clock
+from pystachio.runtime.home_core import HomeCore
 from pystachio.runtime.virtual_loop import VirtualTimeLoop
 from pystachio.runtime.worker_pool import Inbox, Job, WorkerPool, WorkerThread
 from pystachio.server.file_looks import FileLooks
@@ -89,7 +90,8 @@ class _Worker(WorkerThread):
     """A thread that never starts."""
 
     def __init__(self, do: Callable[[WorkerThread, Job], None], ended: Callable[[WorkerThread], None]) -> None:
-        super().__init__("simulated", lambda _: None, _Inbox(self, do, ended))
+        no_home = HomeCore(0, workers=0)
+        super().__init__("simulated", lambda _: None, _Inbox(self, do, ended), no_home)
 
     def join(self, timeout: float | None = None) -> None:
         """It has ended."""
