@@ -54,7 +54,9 @@ class Flow:
         for batch in batches:
             if isinstance(batch, HotRows):
                 while taken := batch.take():
+                    began = time.perf_counter()
                     yield from self._scanned(taken, producer)
+                    batch.took(taken, time.perf_counter() - began)
             elif isinstance(batch, ScanRows):
                 yield from self._scanned((batch,), producer)
             else:
@@ -178,7 +180,8 @@ class Flow:
         if run is None or scanned is None:
             return self._write(key, stage, columns, length, scanned)
         kept = kept_segments(scanned.reader, chain)
-        look = (scanned.is_tested, length.bit_length(), run.look, *key[2:])
+        # For about so many rows: within 16 times, the choices that depend on it are the same or little worse.
+        look = (scanned.is_tested, length.bit_length() // 4, run.look, *key[2:])
         found = kept.find(look, columns, run)
         if found is None:
             found = self._write(key, stage, columns, length, scanned)

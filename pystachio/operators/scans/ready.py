@@ -7,7 +7,7 @@ import threading
 from collections import deque
 from typing import Generic, TypeVar
 
-from pystachio.operators.scans.rows import HotRows, ScanRows, jobs_for
+from pystachio.operators.scans.rows import HotRows, ScanRows
 
 T = TypeVar("T")
 
@@ -71,7 +71,7 @@ class Ready(Generic[T]):
         """Together with those before, if nothing else came between."""
         last = self._waiting[-1] if self._waiting else None
         if not isinstance(last, HotRows):
-            last = HotRows(self._workers)
+            last = HotRows(self._workers, rows.reader.pace)
             self._waiting.append(last)
         last.add(rows)
         self._changed.set()
@@ -100,7 +100,7 @@ class Ready(Generic[T]):
                 if first.is_empty:
                     self._waiting.popleft()
                     continue
-                if self._hot_jobs < min(self._workers, jobs_for(first.length)):
+                if self._hot_jobs < min(self._workers, first.jobs):
                     self._hot_jobs += 1
                     return first
                 read = next((each for each in self._waiting if not isinstance(each, HotRows)), None)

@@ -25,6 +25,7 @@ from pystachio.operators.kernels.selection import slice_column, take
 from pystachio.operators.parquet.decode import FetchedExtents, RowGroupDecoder
 from pystachio.operators.parquet.dictionary import SharedDictionary
 from pystachio.operators.runtime_filter import RuntimeFilter
+from pystachio.operators.scans.pace import Pace
 from pystachio.operators.scans.units import Unit
 from pystachio.operators.small import are_small
 from pystachio.runtime.metrics import OperatorMetrics
@@ -35,10 +36,6 @@ _USELESS = 0.9
 
 
 _SMALL_SCAN_ROWS = 1 << 12
-
-_LEAST_TAKEN = 1 << 16
-_MOST_TAKEN = 1 << 20
-"""Rows that a worker takes at once: less does not pay the way there, more keeps others from getting their turn."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +92,8 @@ class RowReader:
     chunks: ChunkColumns | None = None
     metrics: OperatorMetrics | None = None
     kept: dict[Hashable, object] = field(default_factory=dict, repr=False)
-    """What the runs of the scan keep for each other."""
+    """What the runs of the scan keep for each other; so is `pace`."""
+    pace: Pace = field(default_factory=Pace, repr=False)
 
     @cached_property
     def first(self) -> tuple[int, ...]:
@@ -217,11 +215,11 @@ class ScanRows:
 
 
 class HotRows:
-    """Rows of a scan that are in memory, for all workers to take from: much at first, little at the end, so that they
-    end together (guided self-scheduling: Polychronopoulos and Kuck, IEEE Transactions on Computers 36, 1987)."""
+    """Rows of a scan that are in memory, for all workers to take from, as many at once as `pace` says."""
 
-    def __init__(self, workers: int) -> None:
+    def __init__(self, workers: int, pace: Pace) -> None:
         self._workers = workers
+        self._pace = pace
         self._lock = threading.Lock()
         self._waiting: deque[ScanRows] = deque()
         self._rows = 0
@@ -234,6 +232,11 @@ class HotRows:
     def length(self) -> int:
         """Rows that nobody has taken."""
         return self._rows
+
+    @property
+    def jobs(self) -> int:
+        """How many jobs they are worth."""
+        return self._pace.jobs_for(self._rows)
 
     @property
     def is_small(self) -> bool:
@@ -251,11 +254,11 @@ class HotRows:
     def take(self) -> list[ScanRows]:
         """The next ones for a worker; none when all are taken."""
         with self._lock:
-            left = min(max(2 * self._rows // (3 * self._workers), _LEAST_TAKEN), _MOST_TAKEN)
+            left, least = self._pace.turn(self._rows, self._workers), self._pace.least_rows
             taken: list[ScanRows] = []
             while left > 0 and self._waiting:
                 rows = self._waiting.popleft()
-                if rows.length > left + _LEAST_TAKEN:
+                if rows.length > left + least:
                     rows, rest = rows.split(left)
                     self._waiting.appendleft(rest)
                 taken.append(rows)
@@ -263,10 +266,9 @@ class HotRows:
                 self._rows -= rows.length
         return taken
 
-
-def jobs_for(rows: int) -> int:
-    """How many jobs so many rows in memory are worth."""
-    return max(1, -(-rows // _LEAST_TAKEN))
+    def took(self, taken: Sequence[ScanRows], seconds: float) -> None:
+        """Going through what was taken has taken so long."""
+        self._pace.note(sum(rows.length for rows in taken), seconds)
 
 
 def gathered(rows: Iterable[Batch | ScanRows | HotRows]) -> Iterator[Batch]:

@@ -20,7 +20,7 @@ from pystachio.operators.operator import Output
 from pystachio.operators.parquet.decode import FetchedExtents
 from pystachio.operators.placement import to_device
 from pystachio.operators.scans.ready import Left, Ready, Window
-from pystachio.operators.scans.rows import HotRows, Piece, RowReader, ScanRows, UnitRows, gathered, jobs_for
+from pystachio.operators.scans.rows import HotRows, Piece, RowReader, ScanRows, UnitRows, gathered
 from pystachio.operators.scans.units import Unit, in_turns
 from pystachio.operators.small import is_light
 from pystachio.runtime.context import Context
@@ -80,7 +80,7 @@ class ScanRun:
         self._units = in_turns(units, ctx.transfers.link)
         # One more than can run: none idles while a batch is handed over. A single worker keeps the file's order.
         workers = ctx.settings.workers
-        most = max(len(units), jobs_for(sum(unit.rows for unit in units)))
+        most = max(len(units), reader.pace.jobs_for(sum(unit.rows for unit in units)))
         self._takers = min(workers + 1, most) if workers > 1 else 1
         self._ready: Ready[_Fetch] = Ready(workers)
         links = len({ctx.transfers.link(path) for path in {unit.file.path for unit in units}})

@@ -20,6 +20,7 @@ from pystachio.operators.hot_columns import HotColumns
 from pystachio.operators.operator import Output
 from pystachio.operators.parquet.dictionary import SharedDictionary
 from pystachio.operators.runtime_filter import RuntimeFilter
+from pystachio.operators.scans.pace import Pace
 from pystachio.operators.scans.rows import FilterUse, RowReader
 from pystachio.operators.scans.run import ScanRun
 from pystachio.operators.scans.units import (
@@ -52,13 +53,14 @@ class _Known:
     """What is the same in all runs of a scan: a plan may run many times.
 
     `matching`: the row groups that its constant predicate may match, of each file; empty at first. `units` by how many
-    rows are read together, and by the row groups that are. `kept`: what `RowReader.kept` says.
+    rows are read together, and by the row groups that are. `kept` and `pace` are those of `RowReader`.
     """
 
     schema: Schema | None = None
     matching: Matching = ()
     units: dict[Hashable, ScanUnits] = field(default_factory=dict)
     kept: dict[Hashable, object] = field(default_factory=dict)
+    pace: Pace = field(default_factory=Pace)
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,6 +138,7 @@ class Scan:
             chunks=ChunkColumns(ctx.chunks, dictionaries, bounds, hot) if isinstance(ctx.chunks, ChunkCache) else None,
             metrics=ctx.metrics,
             kept=self._known.kept,
+            pace=self._known.pace,
         )
         return reader, planned
 

@@ -14,15 +14,15 @@ import torch
 
 import pystachio
 from pystachio.operators.fusion import segment
-from pystachio.operators.scans import rows as scan_rows
-from pystachio.operators.scans.rows import HotRows, Piece, RowReader, ScanRows, jobs_for
+from pystachio.operators.scans.pace import MOST_ROWS, Pace
+from pystachio.operators.scans.rows import HotRows, Piece, RowReader, ScanRows
 
 ROWS = 300_000
 READER = RowReader(predicate=None, filters=(), output=(), dictionaries={}, bounds=(), batch_rows=1000)
 
 
-def hot(lengths: list[int], workers: int) -> HotRows:
-    rows = HotRows(workers)
+def hot(lengths: list[int], workers: int, pace: Pace | None = None) -> HotRows:
+    rows = HotRows(workers, pace or Pace())
     for number, length in enumerate(lengths):
         rows.add(ScanRows(READER, {number: torch.empty(0)}, Piece(7, 7 + length, None), is_tested=False))  # type: ignore[dict-item]
     return rows
@@ -32,12 +32,15 @@ def ranges(taken: list[ScanRows]) -> list[tuple[int, int, int]]:
     return [(next(iter(rows.columns)), rows.piece.start, rows.piece.stop) for rows in taken]
 
 
+@pytest.mark.parametrize("seconds", [1e-4, 2e-3, 10.0])
 @pytest.mark.parametrize("workers", [1, 2, 5])
 @pytest.mark.parametrize(
     "lengths", [[], [1], [0, 3, 0], [40_000] * 30, [5_000_000], [10] * 5000, [3_000_000, 5, 70_000]]
 )
-def test_every_row_is_taken_once_and_in_order(lengths: list[int], workers: int) -> None:
-    rows, found, sizes = hot(lengths, workers), [], []
+def test_every_row_is_taken_once_and_in_order(lengths: list[int], workers: int, seconds: float) -> None:
+    pace = Pace()
+    pace.note(1 << 20, seconds)
+    rows, found, sizes = hot(lengths, workers, pace), [], []
     while taken := rows.take():
         found += ranges(taken)
         sizes.append(sum(each.length for each in taken))
@@ -50,8 +53,8 @@ def test_every_row_is_taken_once_and_in_order(lengths: list[int], workers: int) 
         else:
             joined.append([number, start, stop])
     assert joined == [[number, 7, 7 + length] for number, length in enumerate(lengths)]
-    assert max(sizes, default=0) <= scan_rows._MOST_TAKEN + scan_rows._LEAST_TAKEN
-    assert all(later <= earlier + scan_rows._LEAST_TAKEN for earlier, later in pairwise(sizes))
+    assert max(sizes, default=0) <= MOST_ROWS + pace.least_rows
+    assert all(later <= earlier + pace.least_rows for earlier, later in pairwise(sizes))
 
 
 def test_several_threads_take_every_row_once() -> None:
@@ -70,8 +73,36 @@ def test_several_threads_take_every_row_once() -> None:
 
 
 def test_few_rows_are_worth_one_job() -> None:
-    least = scan_rows._LEAST_TAKEN
-    assert [jobs_for(rows) for rows in (0, 1, least, least + 1, 4 * least)] == [1, 1, 1, 2, 4]
+    pace = Pace()
+    least = pace.least_rows
+    assert [pace.jobs_for(rows) for rows in (0, 1, least, least + 1, 4 * least)] == [1, 1, 1, 2, 4]
+    assert [hot([rows], 2, pace).jobs for rows in (0, least + 1)] == [1, 2]
+
+
+def test_quick_rows_are_taken_in_larger_turns() -> None:
+    """The least turn takes about half a millisecond, within bounds; what is known of one run holds for the next."""
+    slow, quick, known = Pace(), Pace(), Pace()
+    unknown = known.least_rows
+    slow.note(1 << 20, 1.0)
+    quick.note(1 << 20, 1e-6)
+    known.note(1 << 20, (1 << 20) * 5e-9)
+    assert slow.least_rows == unknown
+    assert quick.least_rows == 4 * unknown
+    assert known.least_rows == pytest.approx(100_000, rel=0.01)
+    known.note(3, 10.0)
+    assert known.least_rows == pytest.approx(100_000, rel=0.01), "a few rows tell nothing"
+    known.note(1 << 20, (1 << 20) * 3e-9)
+    assert known.least_rows == pytest.approx(125_000, rel=0.01), "the last ones count as much as all before"
+    rows = hot([1_000_000], 2, quick)
+    rows.took(rows.take(), 1.0)
+    assert quick.least_rows == unknown
+
+
+def test_workers_take_halves_of_what_is_left() -> None:
+    rows, sizes = hot([1_000_000], 2), []
+    while taken := rows.take():
+        sizes.append(sum(each.length for each in taken))
+    assert sizes == [500_000, 250_000, 125_000, 125_000]
 
 
 @pytest.fixture(scope="module")

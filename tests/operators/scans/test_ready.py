@@ -6,6 +6,7 @@ import asyncio
 
 import torch
 
+from pystachio.operators.scans.pace import Pace
 from pystachio.operators.scans.ready import Left, Ready
 from pystachio.operators.scans.rows import HotRows, Piece, RowReader, ScanRows
 
@@ -17,7 +18,7 @@ def rows(length: int) -> ScanRows:
 
 
 def test_the_end_is_told_once() -> None:
-    left, hot = Left(2), HotRows(2)
+    left, hot = Left(2), HotRows(2, Pace())
     hot.add(rows(10))
     left.became_hot(hot)
     left.job_began()
@@ -29,7 +30,7 @@ def test_the_end_is_told_once() -> None:
 
 
 def test_nothing_is_told_while_rows_are_left() -> None:
-    left, hot = Left(1), HotRows(2)
+    left, hot = Left(1), HotRows(2, Pace())
     hot.add(rows(1_000_000))
     left.became_hot(hot)
     left.job_began()
@@ -72,7 +73,7 @@ def test_few_rows_in_memory_are_for_one_taker() -> None:
 
 
 def test_rows_that_are_being_cut_are_not_taken_for_none() -> None:
-    hot = HotRows(2)
+    hot = HotRows(2, Pace())
     assert hot.is_empty
     hot.add(rows(5))
     assert not hot.is_empty

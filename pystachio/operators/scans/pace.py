@@ -1,0 +1,44 @@
+"""How many rows a worker takes at once of those that are in memory."""
+
+from __future__ import annotations
+
+from typing import Final
+
+_LEAST_SECONDS: Final = 0.0005
+"""A turn of less does not pay: taking rows and starting a program costs about a tenth of a millisecond, in Python."""
+
+_LEAST_ROWS: Final = 1 << 16
+_MOST_LEAST_ROWS: Final = 1 << 18
+MOST_ROWS: Final = 1 << 20
+"""In one turn: more keeps others from getting theirs."""
+
+
+class Pace:
+    """How fast rows of a scan go through the operators behind it, on one worker: from turn to turn, and from one run of
+    a plan to the next. For several threads; what they tell at once may be lost."""
+
+    def __init__(self) -> None:
+        self._seconds_per_row = 0.0
+
+    def note(self, rows: int, seconds: float) -> None:
+        """So many rows took so long."""
+        if rows >= _LEAST_ROWS:
+            known, now = self._seconds_per_row, seconds / rows
+            self._seconds_per_row = (known + now) / 2 if known else now
+
+    @property
+    def least_rows(self) -> int:
+        """Fewer are not worth a turn."""
+        if not self._seconds_per_row:
+            return _LEAST_ROWS
+        return max(_LEAST_ROWS, min(_MOST_LEAST_ROWS, int(_LEAST_SECONDS / self._seconds_per_row)))
+
+    def jobs_for(self, rows: int) -> int:
+        """How many jobs so many rows are worth."""
+        return max(1, -(-rows // self.least_rows))
+
+    def turn(self, rows: int, workers: int) -> int:
+        """How many of so many rows that are left one of the workers takes: much at first, little at the end, so that
+        all end together (guided self-scheduling: Polychronopoulos and Kuck, IEEE Transactions on Computers 36, 1987).
+        """
+        return min(max(rows // workers, self.least_rows), MOST_ROWS)
