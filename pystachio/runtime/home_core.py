@@ -19,28 +19,32 @@ class HomeCore:
     own core (`is_here`): it would wait for him to go to sleep.
 
     Not used where there are fewer workers: several processes would choose the same cores. Whoever changes the thread's
-    cores from outside has the last word.
+    cores from outside has the last word, unless he chooses the very core where it waits.
     """
 
     def __init__(self, number: int, workers: int) -> None:
         """For worker `number` of so many, which may use the cores that the running thread may use now."""
-        self._everywhere = os.sched_getaffinity(0) if _KNOWS_CORES else set()
+        self.number = number
+        self._everywhere = _allowed_cores()
         cores = sorted(self._everywhere)
         self._home = {cores[number]} if number < workers == len(cores) > 1 else None
 
     def is_here(self) -> bool:
         """Whether the running thread, another one, is on this core."""
-        return self._home is not None and _running_core is not None and _running_core() in self._home
+        home = self._home  # the thread may give it up meanwhile
+        return home is not None and _running_core is not None and _running_core() in home
 
     def enter(self) -> None:
         """Before the thread waits, on it; so is `leave`."""
-        if self._home is not None:
-            self._move(self._everywhere, self._home)
+        home = self._home
+        if home is not None:
+            self._move(self._everywhere, home)
 
     def leave(self) -> None:
         """When it runs again."""
-        if self._home is not None:
-            self._move(self._home, self._everywhere)
+        home = self._home
+        if home is not None:
+            self._move(home, self._everywhere)
 
     def _move(self, before: set[int], after: set[int]) -> None:
         try:
@@ -50,3 +54,11 @@ class HomeCore:
         except OSError:
             pass  # not allowed here
         self._home = None
+
+
+def _allowed_cores() -> set[int]:
+    """Of the running thread; none where that is not known."""
+    try:
+        return os.sched_getaffinity(0) if _KNOWS_CORES else set()
+    except OSError:
+        return set()

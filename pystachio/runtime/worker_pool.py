@@ -160,6 +160,7 @@ class WorkerPool:
         self._timer: asyncio.TimerHandle | None = None
         self._threads: set[WorkerThread] = set()
         self._made = 0
+        self._free_homes = list(reversed(range(workers)))
         self._idle: list[WorkerThread] = []
         self._completed: deque[Job] = deque()
         self._delivery_scheduled = False
@@ -243,7 +244,7 @@ class WorkerPool:
             self._idle.pop().inbox.put(None)
 
     def _new_thread(self) -> WorkerThread:
-        home = HomeCore(self._made, self._workers)
+        home = HomeCore(self._free_homes[-1] if self._free_homes else self._workers, self._workers)
         thread = WorkerThread(f"{self._name}-{self._made}", self._work, Inbox(), home)
         try:
             thread.start()
@@ -251,6 +252,7 @@ class WorkerPool:
             thread.inbox.close()
             raise
         self._made += 1
+        del self._free_homes[-1:]
         self._threads.add(thread)
         return thread
 
@@ -304,6 +306,8 @@ class WorkerPool:
 
     def _worker_ended(self, worker: WorkerThread) -> None:
         self._threads.discard(worker)
+        if worker.home.number < self._workers:
+            self._free_homes.append(worker.home.number)
         if self._closed and not self._threads:
             self._all_ended.set()
 

@@ -121,6 +121,33 @@ async def test_the_workers_of_a_pool_wait_apart_and_run_anywhere() -> None:
     assert os.sched_getaffinity(0) == everywhere, "nobody else's"
 
 
+@pytest.mark.skipif(not hasattr(os, "sched_getaffinity"), reason="the system does not tell")
+async def test_a_thread_that_ends_leaves_its_core_to_the_next() -> None:
+    """Threads that were started beside others, for urgent jobs, end with whoever has nothing to do."""
+    workers = len(os.sched_getaffinity(0))
+    pool = WorkerPool(workers)
+    for _ in range(5):
+        gate = threading.Event()
+        plans = [PlanEntry(f"{priority}", priority, 1) for priority in (2, 0) for _ in range(workers)]
+        streams = [CpuStream(pool, plan, OperatorMetrics("operator", SystemClock())) for plan in plans]
+        jobs = [asyncio.create_task(stream.run(gate.wait)) for stream in streams]
+        while pool.statistics().running < len(jobs):
+            await a_moment()
+        gate.set()
+        await asyncio.gather(*jobs)
+        while len(pool._threads) > workers:
+            await a_moment()
+        numbers = [thread.home.number for thread in pool._threads]
+        assert sorted({*numbers, *pool._free_homes} - {workers}) == list(range(workers)), (
+            "none is lost, none taken twice"
+        )
+    await pool.close()
+
+
+async def a_moment() -> None:
+    await asyncio.sleep(0.001)
+
+
 def cores_of(thread: int | None) -> set[int]:
     assert thread is not None
     return os.sched_getaffinity(thread)

@@ -185,7 +185,8 @@ class Flow:
         found = kept.find(look, columns, run)
         if found is None:
             found = self._write(key, stage, columns, length, scanned)
-            kept.keep(look, columns, found, run)
+            if found in self._written[key]:  # and not given up for this run only
+                kept.keep(look, columns, found, run)
         else:
             self._written.setdefault(key, []).append(found)
             if found.segment is not None:

@@ -28,6 +28,7 @@ from pystachio.operators.scans.rows import RowReader
 
 _MOST_KEPT: Final = 8
 """Chains of a scan, looks of a chain, and programs of a look."""
+_MOST_SEEN: Final = 64
 _MOST_TABLE_BYTES: Final = 1 << 16
 _MOST_DICTIONARY_BYTES: Final = 1 << 21
 """A look holds its dictionaries, of which a table that grows has another one for each look."""
@@ -87,6 +88,8 @@ class KeptSegments:
 
     parts: tuple[object, ...]
     by_look: dict[Hashable, list[_Kept]]
+    seen: set[int]
+    """Hashes of looks: what was seen once may never come again, and nothing of it is held."""
 
     def find(self, look: Hashable, columns: Sequence[Column | None], run: RunParts) -> Written | None:
         """One that an earlier run has kept, with this run's parts."""
@@ -94,7 +97,14 @@ class KeptSegments:
         return None if kept is None else kept.of_run(run)
 
     def keep(self, look: Hashable, columns: Sequence[Column | None], written: Written, run: RunParts) -> None:
-        """For later runs, if it takes little memory."""
+        """For later runs, if it takes little memory, and from the second time on: dictionaries that grow, or are made
+        anew in each run, make looks that come once."""
+        number = hash(look)
+        if number not in self.seen:
+            if len(self.seen) >= _MOST_SEEN:
+                self.seen.clear()
+            self.seen.add(number)
+            return
         kept = _kept(written, run)
         if kept is None:
             return
@@ -126,7 +136,7 @@ def kept_segments(reader: RowReader, chain: Sequence[Transform]) -> KeptSegments
         if len(reader.kept) >= _MOST_KEPT:
             reader.kept.clear()
         # With the parts, so that no others ever have their identities.
-        kept = reader.kept[key] = KeptSegments(tuple(parts), {})
+        kept = reader.kept[key] = KeptSegments(tuple(parts), {}, set())
     assert isinstance(kept, KeptSegments)
     return kept
 

@@ -54,7 +54,8 @@ class RunParts:
         for table in tables:
             if not table.is_contiguous():
                 raise NotComparable("a program has a copy of it")
-            self.form.append((table.dtype, table.shape[0]))
+            # A program has a tensor once, however often it is there: which ones are the same is part of the form.
+            self.form.append((table.dtype, table.shape[0], _place(table, self.tables)))
             self.tables.append(table)
 
 
@@ -115,9 +116,14 @@ def _add_column(parts: RunParts, column: Column) -> None:
             _add_dictionary(parts, dictionary)
             parts.look_up(codes)
         case _:
+            parts.form.append(_place(column, parts.columns))
             parts.columns.append(column)
     if column.validity is not None:
         parts.look_up(column.validity)
+
+
+def _place(wanted: object, among: Sequence[object]) -> int:
+    return next((place for place, each in enumerate(among) if each is wanted), -1)
 
 
 def _add_dictionary(parts: RunParts, dictionary: Dictionary) -> None:

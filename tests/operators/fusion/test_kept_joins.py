@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -19,7 +20,7 @@ from pystachio.operators.fusion import flow
 from pystachio.operators.fusion.kept import KeptSegments, Written
 from pystachio.operators.fusion.segment import Segment
 from pystachio.operators.kernels import native
-from pystachio.operators.scans.rows import ScanRows
+from pystachio.operators.scans.rows import ScanRows, UnitRows
 
 ROWS = 300_000
 ITEMS = 20_000
@@ -155,10 +156,64 @@ def test_what_is_built_depends_on_a_parameter(session: pystachio.Session, folder
         "select v, label, worth from t join versions on i = key where version = $1 order by v, label, worth limit 90",
     ],
 )
-def test_tables_that_look_alike_are_told_apart(session: pystachio.Session, folder: Path, sql: str) -> None:
+def test_each_value_of_a_parameter_has_its_own_answer(session: pystachio.Session, folder: Path, sql: str) -> None:
     for version in (0, 1, 0, 1, 1, 0):
         found = session.sql(sql, parameters=[version]).to_arrow()
         assert rows_of(found) == expected(folder, sql, [version])
+
+
+SOME_ROWS = (
+    "select count(*) n, cast(sum(j.a) as bigint) sa, count(j.a) ca, count(j.s) cs, cast(sum(j.s) as bigint) ss"
+    " from facts join (select k, a, a + b s from {}) j on i = k",
+    "select a, count(*) n, count(j.s) cs from facts join (select k, a, a + b s from {}) j on i = k"
+    " group by a order by a",
+)
+
+
+@pytest.mark.parametrize("sql", SOME_ROWS)
+def test_what_looks_alike_and_is_another_in_each_run(tmp_path: Path, sql: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """LIMIT without ORDER BY takes one row group or the other: the same forms over other tables. In one of them, a sum
+    shares its validity with an operand, and in the other it has one of its own."""
+    rng, rows = np.random.default_rng(1), 1000
+    halves = []
+    for half in range(2):
+        lacking = rng.random(rows) < 0.2
+        halves.append(
+            pa.table(
+                {
+                    "k": rng.permutation(rows),
+                    "a": pa.array(rng.permutation(rows).astype(float), mask=lacking | (np.arange(rows) == 0)),
+                    "b": pa.array(rng.permutation(rows).astype(float), mask=(rng.random(rows) < 0.3) & (half == 1)),
+                }
+            )
+        )
+    facts = pa.table({"i": rng.integers(0, rows, 200_000)})
+    pq.write_table(pa.concat_tables(halves), tmp_path / "item.parquet", row_group_size=rows)
+    pq.write_table(facts, tmp_path / "facts.parquet", row_group_size=100_000)
+    right = []
+    for half in halves:
+        with duckdb.connect() as peer:
+            peer.register("facts", facts)
+            peer.register("half", half)
+            right.append(peer.sql(sql.format("half")).to_arrow_table().to_pylist())
+    drawn: list[int] = []
+    decode = UnitRows.decode
+
+    def decoding(self: UnitRows, *given: object) -> None:
+        if self.unit.rows == rows and rng.random() < 0.5:
+            time.sleep(0.01)  # the other row group comes first
+        decode(self, *given)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(UnitRows, "decode", decoding)
+    with pystachio.connect(threads=2, chunk_cache=False, batch_rows=rows) as session:
+        for name in ("facts", "item"):
+            session.register(name, tmp_path / f"{name}.parquet")
+        limited = sql.format(f"(select * from item limit {rows}) x")
+        for _ in range(40):
+            found = session.sql(limited).to_arrow().to_pylist()
+            assert found in right
+            drawn.append(right.index(found))
+    assert len(set(drawn)) == 2, "both row groups were taken"
 
 
 @pytest.mark.parametrize("name", [name for name in STATEMENTS if name not in WRITTEN_ANEW])
@@ -236,7 +291,8 @@ def test_nothing_of_a_run_is_held(session: pystachio.Session, monkeypatch: pytes
 
     monkeypatch.setattr(KeptSegments, "keep", keeping)
     for name in ("payloads", "texts put out", "three joins"):
-        session.sql(STATEMENTS[name]).to_arrow()
+        for _ in range(3):
+            session.sql(STATEMENTS[name]).to_arrow()
     held = [each for segments in kept for looks in segments.by_look.values() for each in looks]
     programs = [each.written.segment for each in held if each.written.segment is not None]
     assert len(programs) >= 3
@@ -248,6 +304,38 @@ def test_nothing_of_a_run_is_held(session: pystachio.Session, monkeypatch: pytes
         )
         assert all(output.column is None for output in segment.columns)
         assert segment.tested[1:] == ()
+
+
+def test_what_comes_once_is_not_held(session: pystachio.Session, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Plain texts become codes of a dictionary that each run makes anew."""
+    kept: list[KeptSegments] = []
+    keep = KeptSegments.keep
+
+    def keeping(self: KeptSegments, *given: object) -> None:
+        keep(self, *given)  # type: ignore[arg-type]
+        kept.append(self)
+
+    monkeypatch.setattr(KeptSegments, "keep", keeping)
+    for _ in range(20):
+        session.sql(
+            "select count(*) n from t left join (select tag || 'x' y, id from item) j on w = y and v > 5"
+        ).to_arrow()
+    looks = {id(segments): segments for segments in kept}
+    assert sum(len(segments.by_look) for segments in looks.values()) <= 3
+
+
+def test_that_too_many_programs_were_written_is_not_kept(
+    session: pystachio.Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(flow, "_MOST_PROGRAMS", -1)
+    for _ in range(3):
+        session.sql(STATEMENTS["payloads"]).to_arrow()
+    monkeypatch.setattr(flow, "_MOST_PROGRAMS", 32)
+    written = []
+    write = flow.write_segment
+    monkeypatch.setattr(flow, "write_segment", lambda *given: written.append(1) or write(*given))
+    session.sql(STATEMENTS["payloads"]).to_arrow()
+    assert written
 
 
 def test_a_program_with_joins_is_written_once(session: pystachio.Session, monkeypatch: pytest.MonkeyPatch) -> None:
