@@ -48,15 +48,16 @@ class RunParts:
 
     @property
     def look(self) -> Hashable:
+        """The form, for comparing."""
         return tuple(self.form)
 
-    def look_up(self, *tables: torch.Tensor) -> None:
-        for table in tables:
-            if not table.is_contiguous():
-                raise NotComparable("a program has a copy of it")
-            # A program has a tensor once, however often it is there: which ones are the same is part of the form.
-            self.form.append((table.dtype, table.shape[0], _place(table, self.tables)))
-            self.tables.append(table)
+    def look_up(self, table: torch.Tensor) -> None:
+        """The next one of `tables`."""
+        if not table.is_contiguous():
+            raise NotComparable("a program has a copy of it")
+        # A program has a tensor once, however often it is there: which ones are the same is part of the form.
+        self.form.append((table.dtype, table.shape[0], _place(table, self.tables)))
+        self.tables.append(table)
 
 
 def run_parts(chain: Sequence[Transform], filters: Iterable[FilterUse]) -> RunParts | None:
