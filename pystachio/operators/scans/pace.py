@@ -37,8 +37,12 @@ class Pace:
         """How many jobs so many rows are worth."""
         return max(1, -(-rows // self.least_rows))
 
-    def turn(self, rows: int, workers: int) -> int:
+    def turn(self, rows: int, workers: int, *, narrows: bool = False) -> int:
         """How many of so many rows that are left one of the workers takes: much at first, little at the end, so that
         all end together (guided self-scheduling: Polychronopoulos and Kuck, IEEE Transactions on Computers 36, 1987).
+
+        Two thirds of that where rows that were seen `narrow` down the others: all of a turn are compared with what was
+        known at its start.
         """
-        return min(max(rows // workers, self.least_rows), MOST_ROWS)
+        share = 2 * rows // (3 * workers) if narrows else rows // workers
+        return min(max(share, self.least_rows), MOST_ROWS)

@@ -254,7 +254,9 @@ class HotRows:
     def take(self) -> list[ScanRows]:
         """The next ones for a worker; none when all are taken."""
         with self._lock:
-            left, least = self._pace.turn(self._rows, self._workers), self._pace.least_rows
+            least = self._pace.least_rows
+            narrows = bool(self._waiting) and self._waiting[0].reader.narrows
+            left = self._pace.turn(self._rows, self._workers, narrows=narrows)
             taken: list[ScanRows] = []
             while left > 0 and self._waiting:
                 rows = self._waiting.popleft()

@@ -103,6 +103,7 @@ def test_workers_take_halves_of_what_is_left() -> None:
     while taken := rows.take():
         sizes.append(sum(each.length for each in taken))
     assert sizes == [500_000, 250_000, 125_000, 125_000]
+    assert Pace().turn(900_000, 2, narrows=True) == 300_000, "less where each turn tells what the next one needs"
 
 
 @pytest.fixture(scope="module")
