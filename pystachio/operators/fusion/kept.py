@@ -18,7 +18,7 @@ from pystachio.operators.batch import column_nbytes
 from pystachio.operators.coalesce import Coalesced
 from pystachio.operators.column import Bounds, Column, DictionaryColumn, FixedColumn
 from pystachio.operators.filter import FilterTransform
-from pystachio.operators.fusion.run_parts import RunParts
+from pystachio.operators.fusion.run_parts import NOWHERE, RunParts, place_among
 from pystachio.operators.fusion.segment import OutputColumn, Segment
 from pystachio.operators.joins.probe import JoinProbe
 from pystachio.operators.kernels.bounds import is_within
@@ -166,9 +166,11 @@ def _kept(written: Written, run: RunParts) -> _Kept | None:
     if segment is None:
         return _Kept(written, (), ())
     program = segment.program
-    tables = [None if fixed else _place(t, run.tables) for t, fixed in zip(program.tables, program.fixed, strict=True)]
-    columns = [None if each.column is None else _place(each.column, run.columns) for each in segment.columns]
-    if _NOWHERE in tables or _NOWHERE in columns or segment.tested[1:] != run.uses:
+    tables = [
+        None if fixed else place_among(t, run.tables) for t, fixed in zip(program.tables, program.fixed, strict=True)
+    ]
+    columns = [None if each.column is None else place_among(each.column, run.columns) for each in segment.columns]
+    if NOWHERE in tables or NOWHERE in columns or segment.tested[1:] != run.uses:
         return None
     bare = replace(
         segment,
@@ -181,13 +183,6 @@ def _kept(written: Written, run: RunParts) -> _Kept | None:
         folded=None if segment.folded is None else segment.folded.without_states(),
     )
     return _Kept(Written(written.bounds, bare), tuple(tables), tuple(columns))
-
-
-_NOWHERE: Final = -1
-
-
-def _place(wanted: object, among: Sequence[object]) -> int:
-    return next((place for place, each in enumerate(among) if each is wanted), _NOWHERE)
 
 
 def _with_columns(outputs: Sequence[OutputColumn], columns: Sequence[Column | None]) -> tuple[OutputColumn, ...]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass, field
+from typing import Final
 
 import torch
 
@@ -28,6 +29,8 @@ from pystachio.operators.kernels.row_index import CodeTable, Members, RangeIndex
 from pystachio.operators.operator import Transform
 from pystachio.operators.runtime_filter import RuntimeFilter
 from pystachio.operators.scans.rows import FilterUse
+
+NOWHERE: Final = -1
 
 
 class NotComparable(Exception):
@@ -56,8 +59,13 @@ class RunParts:
         if not table.is_contiguous():
             raise NotComparable("a program has a copy of it")
         # A program has a tensor once, however often it is there: which ones are the same is part of the form.
-        self.form.append((table.dtype, table.shape[0], _place(table, self.tables)))
+        self.form.append((table.dtype, table.shape[0], place_among(table, self.tables)))
         self.tables.append(table)
+
+
+def place_among(each: object, known: Sequence[object]) -> int:
+    """Where the very same object is among those known; NOWHERE if it is not."""
+    return next((place for place, other in enumerate(known) if other is each), NOWHERE)
 
 
 def run_parts(chain: Sequence[Transform], filters: Iterable[FilterUse]) -> RunParts | None:
@@ -117,14 +125,10 @@ def _add_column(parts: RunParts, column: Column) -> None:
             _add_dictionary(parts, dictionary)
             parts.look_up(codes)
         case _:
-            parts.form.append(_place(column, parts.columns))
+            parts.form.append(place_among(column, parts.columns))
             parts.columns.append(column)
     if column.validity is not None:
         parts.look_up(column.validity)
-
-
-def _place(wanted: object, among: Sequence[object]) -> int:
-    return next((place for place, each in enumerate(among) if each is wanted), -1)
 
 
 def _add_dictionary(parts: RunParts, dictionary: Dictionary) -> None:
