@@ -208,7 +208,7 @@ class ChunkCache:
             content = encode(column, self.store.names.key(place))
             try:
                 if content is not None and not self.store.prepare(
-                    temporary, len(content), displace_before_ns=displace_before_ns
+                    temporary, place, len(content), displace_before_ns=displace_before_ns
                 ):
                     content = None
             except OSError as error:

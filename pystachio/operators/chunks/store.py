@@ -88,7 +88,10 @@ class ChunkStore:
         self._sequence = count()
         self._trusted = False
         self._nbytes: int | None = None
-        self._coming: dict[str, int] = {}
+        self._coming: dict[str, tuple[str, int]] = {}
+        """What is being written, by its temporary path: the path it will have, and its bytes."""
+        self._changed: dict[str, int] | None = None
+        """While a sweep counts: the bytes of what was published since it began, and 0 for what was discarded."""
         self._unswept = 0
         self._written = 0
         self._evicted = 0
@@ -158,6 +161,8 @@ class ChunkStore:
             self._unusable += 1
             if self._nbytes is not None:
                 self._nbytes -= chunk.nbytes
+            if self._changed is not None:
+                self._changed[chunk.path] = 0
         with suppress(OSError):
             os.unlink(chunk.path)
 
@@ -180,8 +185,8 @@ class ChunkStore:
         """A path to write the chunk to, which nobody else has. Touches no disk."""
         return f"{self.names.folder(place.file)}/{os.getpid()}-{next(self._sequence)}-{self.clock_ns()}{_UNFINISHED}"
 
-    def prepare(self, temporary: str, nbytes: int, *, displace_before_ns: int | None = None) -> bool:
-        """Make the folder and room in it, until `publish` or `abandon`; says whether there is room.
+    def prepare(self, temporary: str, place: ChunkPlace, nbytes: int, *, displace_before_ns: int | None = None) -> bool:
+        """Make the folder and room in it for the chunk, until `publish` or `abandon`; says whether there is room.
 
         Only chunks that were last used before `displace_before_ns` make room, None: any. Raises OSError, and
         Unauthorized when the folder belongs to somebody else.
@@ -197,7 +202,7 @@ class ChunkStore:
             if self._closed or not self._fits(nbytes):
                 return False
             with self._lock:
-                self._coming[temporary] = nbytes
+                self._coming[temporary] = self.names.path(place), nbytes
         with suppress(FileExistsError):
             os.mkdir(os.path.dirname(temporary), 0o700)
         return True
@@ -207,10 +212,12 @@ class ChunkStore:
         path = self.names.path(place)
         os.rename(temporary, path)
         with self._lock:
-            nbytes = self._coming.pop(temporary)
+            _, nbytes = self._coming.pop(temporary)
             self._written += 1
             self._unswept += nbytes
             self._nbytes = (self._nbytes or 0) + nbytes
+            if self._changed is not None:
+                self._changed[path] = nbytes
             self._refused.pop(path, None)
         self._note(path, nbytes, self.clock_ns())
 
@@ -232,7 +239,10 @@ class ChunkStore:
 
     def _fits(self, nbytes: int) -> bool:
         with self._lock:
-            return (self._nbytes or 0) + sum(self._coming.values()) + nbytes <= self._most_bytes
+            return (self._nbytes or 0) + self._coming_nbytes() + nbytes <= self._most_bytes
+
+    def _coming_nbytes(self) -> int:
+        return sum(nbytes for _, nbytes in self._coming.values())
 
     def _note(self, path: str, nbytes: int, used_ns: int) -> None:
         folder, name = os.path.split(path)
@@ -241,37 +251,43 @@ class ChunkStore:
 
     def _sweep(self, needed: int, displace_before_ns: int | None) -> None:
         """Count what is there, remove what is left over, and what goes first until `needed` bytes fit."""
-        chunks: list[tuple[int, int, str]] = []
+        with self._lock:
+            self._changed = {}
+        chunks: dict[str, tuple[int, int]] = {}
         with os.scandir(self.root) as folders:
             for folder in folders:
                 if self._closed:
                     return
                 with suppress(OSError):
                     self._list_folder(folder.path, chunks)
-        stored = sum(nbytes for _, nbytes, _ in chunks)
         with self._lock:
-            needed += sum(self._coming.values())
-        evicted = 0
-        if stored + needed > self._most_bytes:
-            for used_ns, nbytes, path in sorted(chunks):
-                enough = stored + needed <= _KEPT_SHARE * self._most_bytes
-                if enough or (displace_before_ns is not None and used_ns >= displace_before_ns):
-                    break
-                with suppress(OSError):
-                    os.unlink(path)
-                stored -= nbytes
-                evicted += 1
-                folder_path, name = os.path.split(path)
-                with self._lock:
-                    if folder_path in self._listings:
-                        self._listings[folder_path].chunks.pop(name, None)
-        with self._lock:
-            self._nbytes = stored
-            self._evicted += evicted
+            changed, self._changed = self._changed, None
+            # A chunk that is renamed and not yet published may be listed, and is counted with what comes.
+            for path in (*changed, *(path for path, _ in self._coming.values())):
+                chunks.pop(path, None)
+            chunks.update((path, (self.clock_ns(), nbytes)) for path, nbytes in changed.items() if nbytes)
+            self._nbytes = stored = sum(nbytes for _, nbytes in chunks.values())
             self._unswept = 0
+            needed += self._coming_nbytes()
+        if stored + needed <= self._most_bytes:
+            return
+        for path, (used_ns, nbytes) in sorted(chunks.items(), key=lambda chunk: chunk[1]):
+            enough = stored + needed <= _KEPT_SHARE * self._most_bytes
+            if enough or (displace_before_ns is not None and used_ns >= displace_before_ns):
+                break
+            with suppress(OSError):
+                os.unlink(path)
+            stored -= nbytes
+            folder_path, name = os.path.split(path)
+            with self._lock:
+                self._nbytes -= nbytes
+                self._evicted += 1
+                if folder_path in self._listings:
+                    self._listings[folder_path].chunks.pop(name, None)
 
-    def _list_folder(self, folder: str, chunks: list[tuple[int, int, str]]) -> None:
-        """Add the folder's chunks: time of use, bytes, path. Removes old temporary files, and an old empty folder."""
+    def _list_folder(self, folder: str, chunks: dict[str, tuple[int, int]]) -> None:
+        """Add the folder's chunks: time of use and bytes by path. Removes old temporary files, and an old empty
+        folder."""
         oldest_ns = self.clock_ns() - _UNFINISHED_SECONDS * _SECOND
         files = 0
         with os.scandir(folder) as entries:
@@ -280,7 +296,7 @@ class ChunkStore:
                 with suppress(OSError):
                     status = entry.stat(follow_symlinks=False)
                     if entry.name.endswith(SUFFIX):
-                        chunks.append((status.st_mtime_ns, status.st_size, entry.path))
+                        chunks[entry.path] = status.st_mtime_ns, status.st_size
                     elif entry.name.endswith(_UNFINISHED) and status.st_mtime_ns < oldest_ns:
                         os.unlink(entry.path)
         if not files and os.stat(folder).st_mtime_ns < oldest_ns:

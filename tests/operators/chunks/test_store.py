@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -44,6 +45,7 @@ class Store(ChunkStore):
 
     def __init__(self, folder: Path, most_bytes: int = 10 * SIZE) -> None:
         self.now = START
+        self.while_listing: Callable[[], None] | None = None
         super().__init__(folder, most_bytes, lambda: self.now)
 
     def put(self, *columns: int, before: int | None = None, **where: Any) -> bool:
@@ -51,12 +53,18 @@ class Store(ChunkStore):
         for column in columns:
             self.now += MINUTE
             temporary = self.temporary(place(column, **where))
-            if not self.prepare(temporary, SIZE, displace_before_ns=before):
+            if not self.prepare(temporary, place(column, **where), SIZE, displace_before_ns=before):
                 return False
             Path(temporary).write_bytes(bytes(SIZE))
             self.publish(temporary, place(column, **where))
             os.utime(self.names.path(place(column, **where)), ns=(self.now, self.now))
         return True
+
+    def _list_folder(self, folder: str, chunks: dict[str, tuple[int, int]]) -> None:
+        """What another thread does meanwhile happens between two folders, or behind the last one."""
+        super()._list_folder(folder, chunks)
+        if self.while_listing is not None:
+            self.while_listing()
 
     def held(self, columns: int = 100) -> set[int]:
         """What a store finds that has not written it."""
@@ -138,9 +146,9 @@ def test_use_within_a_minute_touches_no_file(store: Store) -> None:
 
 def test_the_budget_counts_what_is_being_written(store: Store) -> None:
     waiting = [store.temporary(place(column)) for column in range(11)]
-    assert [store.prepare(path, SIZE) for path in waiting] == [True] * 10 + [False]
+    assert [store.prepare(path, place(column), SIZE) for column, path in enumerate(waiting)] == [True] * 10 + [False]
     store.abandon(waiting[0])
-    assert store.prepare(waiting[10], SIZE)
+    assert store.prepare(waiting[10], place(10), SIZE)
 
 
 def test_what_others_wrote_counts_from_the_next_sweep_on(tmp_path: Path) -> None:
@@ -151,6 +159,55 @@ def test_what_others_wrote_counts_from_the_next_sweep_on(tmp_path: Path) -> None
     first.put(*range(20, 28))
     assert len(first.held()) <= 10
     assert first.statistics().nbytes == SIZE * len(first.held())
+
+
+def swept_while(store: Store, change: Callable[[], None]) -> None:
+    """Sweep, and let `change` happen when the folder has been listed."""
+    store.while_listing = change
+    store.put(90)
+    store.while_listing = None
+
+
+def test_what_is_published_during_a_sweep_counts(store: Store) -> None:
+    store.put(*range(4))
+    temporary = store.temporary(place(50))
+    assert store.prepare(temporary, place(50), SIZE)
+    Path(temporary).write_bytes(bytes(SIZE))
+    changes = iter([lambda: store.publish(temporary, place(50))])
+    swept_while(store, lambda: next(changes, lambda: None)())
+    assert next(changes, None) is None
+    assert store.held() == {0, 1, 2, 3, 50, 90}
+    assert store.statistics().nbytes == SIZE * len(store.held())
+
+
+def test_what_is_renamed_before_a_sweep_and_published_after_it_counts_once(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store.put(*range(4))
+    temporary = store.temporary(place(50))
+    assert store.prepare(temporary, place(50), SIZE)
+    Path(temporary).write_bytes(bytes(SIZE))
+    rename = os.rename
+
+    def renamed(source: str, target: str) -> None:
+        rename(source, target)
+        monkeypatch.undo()
+        store.put(90)
+
+    monkeypatch.setattr(os, "rename", renamed)
+    store.publish(temporary, place(50))
+    assert store.held() == {0, 1, 2, 3, 50, 90}
+    assert store.statistics().nbytes == SIZE * len(store.held())
+
+
+def test_what_is_discarded_during_a_sweep_does_not_count(store: Store) -> None:
+    store.put(*range(4))
+    found = store.find(place(1))
+    assert found is not None
+    changes = iter([lambda: store.discard(found)])
+    swept_while(store, lambda: next(changes, lambda: None)())
+    assert next(changes, None) is None
+    assert store.statistics().nbytes == SIZE * len(store.held())
 
 
 def test_without_room_the_second_offer_counts(store: Store) -> None:
