@@ -208,7 +208,7 @@ FOLDS: Final[dict[Operation, tuple[int, Callable[..., Any]]]] = {
 
 
 @every_length
-@pytest.mark.parametrize("slots", [1, 6, 8, 9, FEW_SLOTS, FEW_SLOTS + 1, 100_000])
+@pytest.mark.parametrize("slots", [1, 2, 3, 5, 6, 8, 9, FEW_SLOTS, FEW_SLOTS + 1, 100_000])
 @pytest.mark.parametrize("masked", [False, True])
 @pytest.mark.parametrize("coded", [False, True])
 @pytest.mark.parametrize("changed", [False, True])

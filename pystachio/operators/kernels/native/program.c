@@ -5,6 +5,7 @@
 
 #include "clones.h"
 #include "program_filters.h"
+#include "program_folds.h"
 #include "program_loops.h"
 
 PS_INLINE int64_t ticks(void) {
@@ -33,14 +34,14 @@ PS_INLINE void filter(const ps_instruction *now, vector *v, int32_t *restrict ch
         int32_t base = (int32_t)v->base;
         EACH(chosen[i] = base + kept[i];)
     } else
-        EACH(chosen[i] = chosen[kept[i]];)
+        EACH_APART(chosen[i] = chosen[alone(kept[i])];)
     for (uint64_t stay = (uint64_t)now->x; stay; stay &= stay - 1) {
         int64_t *values = registers + (ptrdiff_t)__builtin_ctzll(stay) * PS_VECTOR;
-        EACH(values[i] = values[kept[i]];)
+        EACH_APART(values[i] = values[alone(kept[i])];)
     }
     for (uint64_t stay = (uint64_t)now->y; stay; stay &= stay - 1) {
         uint8_t *values = masks + (ptrdiff_t)__builtin_ctzll(stay) * PS_VECTOR;
-        EACH(values[i] = values[kept[i]];)
+        EACH_APART(values[i] = values[alone(kept[i])];)
     }
     v->n = left;
     v->whole = 0;

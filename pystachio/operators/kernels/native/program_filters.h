@@ -5,9 +5,9 @@
 #include <string.h>
 
 #include "program_loops.h"
+#include "wide.h"
 
-#if defined(__x86_64__) && defined(__linux__)
-#include <immintrin.h>
+#if PS_HAS_WIDE
 
 /* 32 rows at a time; up to 31 behind them are written too. */
 __attribute__((target("avx512f,avx512bw,avx512vl,avx512vbmi2,popcnt"))) static void
@@ -70,21 +70,11 @@ bloom_wide(int32_t n, const int64_t *restrict values, const uint64_t *restrict w
         _mm_mask_storeu_epi8(out + i, there, _mm_maskz_set1_epi8(set, 1));
     }
 }
-
-static int has_wide_loops(void) {
-    static int known = -1;
-    if (known < 0) {
-        __builtin_cpu_init();
-        known = __builtin_cpu_supports("avx512vbmi2") && __builtin_cpu_supports("avx512bw") &&
-                __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq");
-    }
-    return known;
-}
 #endif
 
 /* Positions in the vector of the rows of `mask`; up to 31 behind them are written too. */
 PS_INLINE void kept_positions(int32_t n, const uint8_t *restrict mask, uint16_t *restrict kept) {
-#if defined(__x86_64__) && defined(__linux__)
+#if PS_HAS_WIDE
     if (has_wide_loops()) {
         kept_positions_wide(n, mask, kept);
         return;
@@ -108,7 +98,7 @@ PS_INLINE void kept_positions(int32_t n, const uint8_t *restrict mask, uint16_t 
 
 PS_INLINE void may_have(int32_t n, const int64_t *restrict values, const uint64_t *restrict words, int64_t shift,
                         uint8_t *restrict out) {
-#if defined(__x86_64__) && defined(__linux__)
+#if PS_HAS_WIDE
     if (has_wide_loops()) {
         bloom_wide(n, values, words, shift, out);
         return;
@@ -121,17 +111,17 @@ PS_INLINE void may_have(int32_t n, const int64_t *restrict values, const uint64_
 PS_INLINE void input_bit(vector v, const void *input, int32_t kind, const void *table, int64_t low, int64_t span,
                          uint8_t *restrict out) {
     int64_t values[PS_VECTOR];
-#if defined(__x86_64__) && defined(__linux__)
+#if PS_HAS_WIDE
     if (has_wide_loops()) {
         int32_t chosen[PS_VECTOR], n = v.n, width = kind == PS_INT32 ? 4 : kind == PS_INT16 ? 2 : 1;
         const void *column = (const uint8_t *)input + v.base * width;
         if (!v.whole) {
             if (kind == PS_INT32)
-                EACH(chosen[i] = ((const int32_t *)input)[v.rows[i]];)
+                EACH_APART(chosen[i] = ((const int32_t *)input)[alone(v.rows[i])];)
             else if (kind == PS_INT16)
-                EACH(chosen[i] = ((const int16_t *)input)[v.rows[i]];)
+                EACH_APART(chosen[i] = ((const int16_t *)input)[alone(v.rows[i])];)
             else
-                EACH(chosen[i] = ((const int8_t *)input)[v.rows[i]];)
+                EACH_APART(chosen[i] = ((const int8_t *)input)[alone(v.rows[i])];)
             column = chosen;
             kind = PS_INT32;
         }

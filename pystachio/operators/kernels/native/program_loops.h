@@ -20,6 +20,26 @@ typedef struct {
 
 #define EACH(STATEMENT) for (int32_t i = 0; i < n; i++) STATEMENT
 
+/* A number that the compiler takes for unknown. */
+PS_INLINE int64_t alone(int64_t number) {
+    __asm__("" : "+r"(number));
+    return number;
+}
+
+/* EACH for values from all over a table, whose places are `alone`. Compilers would make vectors of places, take one after
+ * the other out again, and put what is there together in a vector, and need up to twice as long. */
+#define EACH_APART(STATEMENT)                                                                                          \
+    {                                                                                                                  \
+        int32_t i = 0;                                                                                                 \
+        for (; i + 4 <= n; i++) {                                                                                      \
+            STATEMENT NEXT_APART STATEMENT NEXT_APART STATEMENT NEXT_APART STATEMENT                                   \
+        }                                                                                                              \
+        for (; i < n; i++) STATEMENT                                                                                   \
+    }
+#define NEXT_APART                                                                                                     \
+    __asm__("" ::: "memory");                                                                                          \
+    i++;
+
 #define OF_INTEGERS(KIND, LOOP)                                                                                        \
     switch (KIND) {                                                                                                    \
     case PS_INT8: LOOP(int8_t, uint8_t) break;                                                                         \
@@ -55,7 +75,7 @@ PS_INLINE void load_integer(vector v, const void *input, int32_t kind, int64_t *
             const TYPE *restrict from = column + v.base;                                                               \
             EACH(out[i] = from[i];)                                                                                    \
         } else                                                                                                         \
-            EACH(out[i] = column[v.rows[i]];)                                                                          \
+            EACH_APART(out[i] = column[alone(v.rows[i])];)                                                                          \
     }
     OF_INTEGERS(kind, LOOP)
 #undef LOOP
@@ -70,7 +90,7 @@ PS_INLINE void load_float(vector v, const void *input, int32_t kind, double *res
             const TYPE *restrict from = column + v.base;                                                               \
             EACH(out[i] = from[i];)                                                                                    \
         } else                                                                                                         \
-            EACH(out[i] = column[v.rows[i]];)                                                                          \
+            EACH_APART(out[i] = column[alone(v.rows[i])];)                                                                          \
     }
     OF_FLOATS(kind, LOOP)
 #undef LOOP
@@ -82,7 +102,7 @@ PS_INLINE void load_mask(vector v, const void *input, uint8_t *restrict out) {
     if (v.whole)
         memcpy(out, column + v.base, (size_t)n);
     else
-        EACH(out[i] = column[v.rows[i]];)
+        EACH_APART(out[i] = column[alone(v.rows[i])];)
 }
 
 PS_INLINE void input_range(vector v, const void *input, int32_t kind, int64_t low, int64_t high,
@@ -96,7 +116,7 @@ PS_INLINE void input_range(vector v, const void *input, int32_t kind, int64_t lo
             const TYPE *restrict from = column + v.base;                                                               \
             EACH(out[i] = (UNSIGNED)((UNSIGNED)from[i] - first) <= width;)                                             \
         } else                                                                                                         \
-            EACH(out[i] = (UNSIGNED)((UNSIGNED)column[v.rows[i]] - first) <= width;)                                   \
+            EACH_APART(out[i] = (UNSIGNED)((UNSIGNED)column[alone(v.rows[i])] - first) <= width;)                                   \
     }
     OF_INTEGERS(kind, LOOP)
 #undef LOOP
@@ -117,7 +137,7 @@ PS_INLINE void input_member(vector v, const void *input, int32_t kind, const uin
             const TYPE *restrict from = column + v.base;                                                               \
             EACH(MEMBER(from[i]))                                                                                      \
         } else                                                                                                         \
-            EACH(MEMBER(column[v.rows[i]]))                                                                            \
+            EACH_APART(MEMBER(column[alone(v.rows[i])]))                                                                            \
     }
     OF_INTEGERS(kind, LOOP)
 #undef LOOP
@@ -175,7 +195,7 @@ PS_INLINE void gather(int32_t n, const int64_t *restrict at, const void *table, 
 #define LOOP(TYPE, UNSIGNED)                                                                                           \
     {                                                                                                                  \
         const TYPE *restrict values = (const TYPE *)table + shift;                                                     \
-        EACH(out[i] = values[at[i]];)                                                                                  \
+        EACH_APART(out[i] = values[alone(at[i])];)                                                                                  \
     }
     OF_INTEGERS(kind, LOOP)
 #undef LOOP
@@ -186,7 +206,7 @@ PS_INLINE void gather_float(int32_t n, const int64_t *restrict at, const void *t
 #define LOOP(TYPE)                                                                                                     \
     {                                                                                                                  \
         const TYPE *restrict values = (const TYPE *)table + shift;                                                     \
-        EACH(out[i] = values[at[i]];)                                                                                  \
+        EACH_APART(out[i] = values[alone(at[i])];)                                                                                  \
     }
     OF_FLOATS(kind, LOOP)
 #undef LOOP
@@ -234,7 +254,7 @@ PS_INLINE void put_input(vector v, const void *input, int32_t kind, void *output
         if (v.whole)                                                                                                   \
             memcpy(to, column + v.base, (size_t)n * sizeof(TYPE));                                                     \
         else                                                                                                           \
-            EACH(to[i] = column[v.rows[i]];)                                                                           \
+            EACH_APART(to[i] = column[alone(v.rows[i])];)                                                                           \
     }
     OF_WIDTHS(kind, LOOP)
 #undef LOOP
@@ -246,7 +266,7 @@ PS_INLINE void put_table(int32_t n, const int64_t *restrict at, const void *tabl
     {                                                                                                                  \
         const TYPE *restrict values = (const TYPE *)table + shift;                                                     \
         TYPE *restrict to = (TYPE *)output + put;                                                                      \
-        EACH(to[i] = values[at[i]];)                                                                                   \
+        EACH_APART(to[i] = values[alone(at[i])];)                                                                                   \
     }
     OF_WIDTHS(kind, LOOP)
 #undef LOOP
@@ -278,106 +298,6 @@ PS_INLINE void put_row(vector v, int32_t *restrict to) {
         EACH(to[i] = (int32_t)(v.base + i);)
     else
         EACH(to[i] = v.rows[i];)
-}
-
-/* In FOLD the slot of row i is `slot`; with few slots, in the copy of its way. */
-#define FOLD(STATEMENT)                                                                                                \
-    {                                                                                                                  \
-        if (slots <= PS_FEW_SLOTS)                                                                                     \
-            for (int32_t i = 0; i < n; i++) {                                                                          \
-                int64_t slot = (i % PS_WAYS) * slots + (codes != NULL ? codes[i] : 0);                                 \
-                STATEMENT                                                                                              \
-            }                                                                                                          \
-        else                                                                                                           \
-            for (int32_t i = 0; i < n; i++) {                                                                          \
-                int64_t slot = codes[i];                                                                               \
-                STATEMENT                                                                                              \
-            }                                                                                                          \
-    }
-
-/* With so few slots one pass over the vector for each, without a store per row, is faster. */
-#define TINY_SLOTS 8
-#define OF_SLOTS(TERM)                                                                                                 \
-    for (int64_t slot = 0; slot < slots; slot++) {                                                                     \
-        uint64_t total = 0;                                                                                            \
-        EACH(total += codes[i] == slot ? (TERM) : 0;)                                                                  \
-        state[slot] += total;                                                                                          \
-    }
-
-PS_INLINE void fold_count(int32_t n, const int64_t *restrict codes, int64_t slots, const uint8_t *restrict mask,
-                          uint64_t *restrict state) {
-    if (mask == NULL && codes == NULL) {
-        state[0] += (uint64_t)n;
-    } else if (slots <= TINY_SLOTS && codes != NULL) {
-        if (mask == NULL)
-            OF_SLOTS((uint64_t)1)
-        else
-            OF_SLOTS((uint64_t)mask[i])
-    } else if (mask == NULL) {
-        FOLD(state[slot] += 1;)
-    } else if (codes == NULL) {
-        uint64_t total = 0;
-        EACH(total += mask[i];)
-        state[0] += total;
-    } else {
-        FOLD(state[slot] += mask[i];)
-    }
-}
-
-PS_INLINE void fold_sum(int32_t n, const int64_t *restrict codes, int64_t slots, const uint8_t *restrict mask,
-                        const uint64_t *restrict values, uint64_t *restrict state) {
-    if (codes == NULL) {
-        uint64_t total = 0;
-        if (mask == NULL)
-            EACH(total += values[i];)
-        else
-            EACH(total += values[i] & (0 - (uint64_t)mask[i]);)
-        state[0] += total;
-    } else if (slots <= TINY_SLOTS) {
-        if (mask == NULL)
-            OF_SLOTS(values[i])
-        else
-            OF_SLOTS(values[i] & (0 - (uint64_t)mask[i]))
-    } else if (mask == NULL) {
-        FOLD(state[slot] += values[i];)
-    } else {
-        FOLD(state[slot] += values[i] & (0 - (uint64_t)mask[i]);)
-    }
-}
-
-PS_INLINE void fold_extreme(int32_t n, const int64_t *restrict codes, int64_t slots, const uint8_t *restrict mask,
-                            const int64_t *restrict values, int64_t *restrict state, int largest) {
-#define BETTER(VALUE, HELD) (largest ? (VALUE) > (HELD) : (VALUE) < (HELD))
-    if (mask == NULL) {
-        FOLD(if (BETTER(values[i], state[slot])) state[slot] = values[i];)
-    } else {
-        FOLD(if (mask[i] && BETTER(values[i], state[slot])) state[slot] = values[i];)
-    }
-#undef BETTER
-}
-
-PS_INLINE void fold_sum_floats(int32_t n, const int64_t *restrict codes, int64_t slots, const uint8_t *restrict mask,
-                               const double *restrict values, double *restrict state) {
-    if (codes == NULL) {
-        /* Side by side: one addition need not wait for the other. */
-        double totals[8] = {0};
-        int32_t whole = n & ~7;
-        if (mask == NULL) {
-            for (int32_t i = 0; i < whole; i += 8)
-                for (int32_t j = 0; j < 8; j++) totals[j] += values[i + j];
-            for (int32_t i = whole; i < n; i++) totals[0] += values[i];
-        } else {
-            for (int32_t i = 0; i < whole; i += 8)
-                for (int32_t j = 0; j < 8; j++) totals[j] += mask[i + j] ? values[i + j] : 0.0;
-            for (int32_t i = whole; i < n; i++) totals[0] += mask[i] ? values[i] : 0.0;
-        }
-        for (int32_t j = 1; j < 8; j++) totals[0] += totals[j];
-        state[0] += totals[0];
-    } else if (mask == NULL) {
-        FOLD(state[slot] += values[i];)
-    } else {
-        FOLD(state[slot] += mask[i] ? values[i] : 0.0;)
-    }
 }
 
 #endif
