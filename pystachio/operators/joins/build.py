@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import dataclass
 from typing import Final
 
@@ -28,6 +29,7 @@ from pystachio.operators.runtime_filter import RuntimeFilter, filter_of_keys
 from pystachio.operators.small import is_small
 from pystachio.runtime.channels import Receiver
 from pystachio.runtime.context import Context
+from pystachio.runtime.failures import root_cause
 from pystachio.runtime.memory import Reservation
 
 _SLOT_BYTES: Final = 24
@@ -37,7 +39,7 @@ _ROW_BYTES: Final = 24
 """What an index, or building it, holds per row besides its table."""
 
 _FEW_ROWS: Final = 1 << 16
-"""So many are indexed in the job that reads them. The filters of more are published first: scans wait for them."""
+"""Of more the filters, for which scans wait, and the index are made beside each other."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -70,13 +72,29 @@ async def build_side(
     parts = len(ctx.peers.nodes) if shares_filters and ctx.peers is not None else 1
     columns = tuple(dict.fromkeys((*layout.stored, *layout.build_keys)))
     collected = await collect(ctx, receiver, schema, columns)
-    keys = tuple(columns.index(key) for key in layout.build_keys)
+    reading = _Reading(ctx, layout, tuple(columns.index(key) for key in layout.build_keys), null_equal, parts)
     wanted = tuple(slot is not None for slot in filter_slots)
     run = ctx.stream.run_small if is_small(collected.batches) else ctx.stream.run
-    read = await run(_read, ctx, layout, collected, keys, null_equal, wanted, parts)
-    for slot, made in zip(filter_slots, read.filters, strict=True):
-        if slot is not None:
-            ctx.slots["filter part" if shares_filters else "filter", slot].set(made)
+
+    def publish(filters: list[RuntimeFilter | None]) -> None:
+        for slot, made in zip(filter_slots, filters, strict=True):
+            if slot is not None:
+                ctx.slots["filter part" if shares_filters else "filter", slot].set(made)
+
+    async def publish_filters(rows: Batch) -> None:
+        publish(await ctx.stream.run(reading.filters, rows, wanted))
+
+    if collected.rows <= _FEW_ROWS or not any(wanted):
+        read, filters = await run(reading.read_with_filters, collected, wanted)
+        publish(filters)
+    else:
+        rows = await run(reading.rows, collected)
+        try:
+            async with asyncio.TaskGroup() as group:
+                group.create_task(publish_filters(rows))
+                read = await ctx.stream.run(reading.read, rows)
+        except BaseExceptionGroup as failures:
+            raise root_cause(failures) from None
     index, index_reservation = read.index, read.index_reservation
     if read.codes is not None and (index is None or index_reservation is None):
         index, index_reservation = await _indexed(ctx, read.codes, layout)
@@ -90,11 +108,10 @@ async def build_side(
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Read:
-    """What the first job makes of the rows: the wanted `filters`, without keys neither `encoding` nor `codes`; `index`
-    with its reservation, when the rows are few and there was room for it."""
+    """What jobs make of the rows, without keys neither `encoding` nor `codes`; `index` with its reservation, when there
+    was room for it."""
 
     rows: Batch
-    filters: list[RuntimeFilter | None]
     null_keys: torch.Tensor | None
     matched: torch.Tensor | None
     encoding: KeyEncoding | None = None
@@ -103,39 +120,54 @@ class _Read:
     index_reservation: Reservation | None = None
 
 
-def _read(
-    ctx: Context,
-    layout: JoinLayout,
-    collected: Collected,
-    keys: tuple[int, ...],
-    null_equal: tuple[bool, ...],
-    wanted: tuple[bool, ...],
-    parts: int,
-) -> _Read:
-    rows = own_texts(collected.joined(), keys)
-    matched = torch.zeros(rows.length, dtype=torch.uint8, device=ctx.stream.device) if layout.flags_matches else None
-    if not keys:
-        return _Read(rows, [], None, matched)
-    columns = tuple(rows.columns[key] for key in keys)
-    filters = [
-        _filter(key, equal, parts) if asked else None
-        for key, equal, asked in zip(columns, null_equal, wanted, strict=True)
-    ]
-    null_keys = _null_keys(columns[0]) if layout.null_aware else None
-    encoding, codes = encode_build(columns, null_equal)
-    index: RowIndex | Members | None = None
-    reservation: Reservation | None = None
-    if rows.length <= _FEW_ROWS:
+@dataclass(frozen=True, slots=True, eq=False)
+class _Reading:
+    """The jobs of a build side whose keys are the columns `keys`."""
+
+    ctx: Context
+    layout: JoinLayout
+    keys: tuple[int, ...]
+    null_equal: tuple[bool, ...]
+    parts: int
+
+    def rows(self, collected: Collected) -> Batch:
+        return own_texts(collected.joined(), self.keys)
+
+    def filters(self, rows: Batch, wanted: tuple[bool, ...]) -> list[RuntimeFilter | None]:
+        """Those that are wanted of the keys."""
+        keys = (rows.columns[key] for key in self.keys)
+        each = zip(keys, self.null_equal, wanted, strict=True)
+        return [_filter(key, equal, self.parts) if asked else None for key, equal, asked in each]
+
+    def read(self, rows: Batch) -> _Read:
+        ctx, layout = self.ctx, self.layout
+        flagged = (
+            torch.zeros(rows.length, dtype=torch.uint8, device=ctx.stream.device) if layout.flags_matches else None
+        )
+        if not self.keys:
+            return _Read(rows, None, flagged)
+        columns = tuple(rows.columns[key] for key in self.keys)
+        null_keys = _null_keys(columns[0]) if layout.null_aware else None
+        encoding, codes = encode_build(columns, self.null_equal)
         nbytes, allow_direct = _index_bytes(ctx, codes)
+        index: RowIndex | Members | None = None
         reservation = ctx.memory.reserve_nowait(nbytes)
         if reservation is not None:
             index = _made(codes, layout, allow_direct)
             reservation.shrink(index.nbytes)
-    return _Read(rows, filters, null_keys, matched, encoding, codes, index, reservation)
+        return _Read(rows, null_keys, flagged, encoding, codes, index, reservation)
+
+    def read_with_filters(
+        self, collected: Collected, wanted: tuple[bool, ...]
+    ) -> tuple[_Read, list[RuntimeFilter | None]]:
+        rows = self.rows(collected)
+        filters = self.filters(rows, wanted)
+        return self.read(rows), filters
 
 
 async def _indexed(ctx: Context, codes: KeyCodes, layout: JoinLayout) -> tuple[RowIndex | Members, Reservation]:
-    """The index and the reservation that covers it. A direct table may be large: only if there is room for it now."""
+    """The index and the reservation that covers it, which is waited for. A direct table may be large: only if there is
+    room for it now."""
     nbytes, allow_direct = _index_bytes(ctx, codes)
     reservation = ctx.memory.reserve_nowait(nbytes) if allow_direct else None
     if reservation is None:

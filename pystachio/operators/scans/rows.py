@@ -10,7 +10,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Hashable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
 
 import torch
@@ -200,7 +200,10 @@ class ScanRows:
         assert self.piece.survivors is None
         start, stop = self.piece.start, self.piece.stop
         first, rest = Piece(start, start + rows, None), Piece(start + rows, stop, None)
-        return replace(self, piece=first), replace(self, piece=rest)
+        return self._of(first), self._of(rest)
+
+    def _of(self, piece: Piece) -> ScanRows:
+        return ScanRows(self.reader, self.columns, piece, self.is_tested, self.unit)
 
     def batches(self) -> Iterator[Batch]:
         """The surviving rows of the output columns."""
