@@ -36,6 +36,9 @@ _HASHED_NODES: Final = 64
 # Up to this many ranges of codes are compared; for more, a gather from a table is cheaper.
 _COMPARED_RANGES: Final = 4
 
+# A dictionary of so few is worth it even for less rows: those of the next run find the result.
+_FEW_VALUES: Final = 1024
+
 CodeRanges = tuple[tuple[int, int], ...]
 """Codes by their first and last."""
 
@@ -63,10 +66,15 @@ class DistinctResult:
         return self.copies.setdefault(device, column_on(self.values, device)) if found is None else found
 
 
+def is_as_large(dictionary: Dictionary, rows: int) -> bool:
+    """Whether it takes no less to look into the dictionary's values than into those of so many rows."""
+    return len(dictionary) >= max(rows, _FEW_VALUES)
+
+
 def evaluate_on_distinct(expression: Expression, batch: Batch, evaluate: Evaluate) -> Column | None:
     """The expression's value per row, or None where it must be evaluated row by row.
 
-    That is when it reads other than one field, the field has no codes, the dictionary is larger than the batch, or a
+    That is when it reads other than one field, the field has no codes, the dictionary is as large as the batch, or a
     value of the dictionary (which the batch need not hold) makes it fail.
     """
     position, size = _only_field(expression)
@@ -97,7 +105,7 @@ def _result(
     key = expression if size <= _HASHED_NODES else id(expression)
     known = dictionary.derived.get(key)
     if known is None:
-        if len(dictionary) >= rows:
+        if is_as_large(dictionary, rows):
             return None
         known = _evaluate_values(expression, position, dictionary, evaluate)
         _keep(dictionary, key, known)

@@ -18,7 +18,7 @@ from pystachio.errors import DataError, InternalError
 from pystachio.operators.arrow import literal_at
 from pystachio.operators.batch import Batch
 from pystachio.operators.column import BytesColumn, Column, DictionaryColumn, ViewColumn
-from pystachio.operators.distinct import evaluate_on_distinct
+from pystachio.operators.distinct import evaluate_on_distinct, is_as_large
 from pystachio.operators.expressions import (
     Call,
     Cast,
@@ -245,7 +245,7 @@ def _fields_in_bytes(batch: Batch) -> frozenset[int]:
         position
         for position, column in enumerate(batch.columns)
         if isinstance(column, BytesColumn | ViewColumn)
-        or (isinstance(column, DictionaryColumn) and len(column.dictionary) >= batch.length)
+        or (isinstance(column, DictionaryColumn) and is_as_large(column.dictionary, batch.length))
     )
 
 

@@ -199,12 +199,16 @@ class TestDistinct:
         kept = [value for value in column.dictionary.derived.values() if isinstance(value, DistinctResult)]
         assert len(kept) <= 64
 
-    def test_a_dictionary_larger_than_the_batch_is_left_alone(self) -> None:
-        rows = batch(TABLE.slice(0, 2))
+    @pytest.mark.parametrize("size", [1023, 1024])
+    def test_a_large_dictionary_is_left_alone_by_a_batch_that_is_no_larger(self, size: int) -> None:
+        """What a small one says is there for the next run."""
+        words = pa.array([f"word {number}" for number in range(size)])
+        rows = batch(pa.table({"color": pa.DictionaryArray.from_arrays(pa.array([5, 3]), words)}))
         column = rows.columns[0]
         assert isinstance(column, DictionaryColumn)
-        assert values(call("upper", COLOR, type_=pa.string()), rows) == ["RED", "GREEN"]
-        assert not column.dictionary.derived
+        assert len(column.dictionary) == size
+        assert values(call("upper", COLOR, type_=pa.string()), rows) == ["WORD 5", "WORD 3"]
+        assert bool(column.dictionary.derived) == (size < 1024)
 
 
 def _codes(rows: Batch, codes: list[int]) -> tuple[Any, Any]:
