@@ -1,4 +1,5 @@
-"""What holds for every test: none writes decoded columns into the developer's home; Triton interprets without a GPU."""
+"""What holds for every test: none writes decoded columns into the developer's home, and no example of Hypothesis fails
+for the time that it took; Triton interprets without a GPU."""
 
 from __future__ import annotations
 
@@ -7,6 +8,10 @@ from collections.abc import Iterator
 
 import pytest
 import torch
+from hypothesis import settings
+
+settings.register_profile("untimed", deadline=None)
+settings.load_profile("untimed")
 
 if not torch.cuda.is_available():
     # Read when triton is imported, by whichever test comes first.

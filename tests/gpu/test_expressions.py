@@ -32,7 +32,7 @@ def evaluated(expression: Expression, table: pa.Table, place: torch.device) -> l
 
 
 @pytest.mark.parametrize("rows", ["nullable", "coded, not null", "empty", "all null"])
-@settings(max_examples=15, deadline=None, suppress_health_check=CHECKS)
+@settings(max_examples=15, suppress_health_check=CHECKS)
 @given(tree=st.one_of(truths(2), integers(2), decimals(2), texts(2), dates(2)))
 def test_trees(device: Device, rows: str, tree: Tree) -> None:
     table = tables()[rows]

@@ -56,7 +56,7 @@ EXTENTS = st.lists(
 
 
 @pytest.mark.parametrize("direct", [False, True])
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(extents=EXTENTS)
 def test_every_extent_holds_the_files_bytes(path: str, direct: bool, extents: list[Extent]) -> None:
     async def main() -> None:

@@ -186,7 +186,7 @@ class Run:
             assert isinstance(error, DataError | Unauthorized | ResourceExhausted), error
 
 
-@settings(deadline=None, max_examples=200, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=200, suppress_health_check=[HealthCheck.too_slow])
 @given(
     st.lists(steps, min_size=1, max_size=30),
     st.fixed_dictionaries({"a": chances, "b": chances, "a write": chances}),

@@ -54,7 +54,7 @@ def test_more_or_other_fields_are_refused(kind: type[Any]) -> None:
 
 
 @given(st.binary(max_size=200))
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 def test_bytes_without_sense_are_refused(body: bytes) -> None:
     for decode in (messages.decode_request, messages.decode_answer):
         with pytest.raises(InvalidRequest):
@@ -62,7 +62,7 @@ def test_bytes_without_sense_are_refused(body: bytes) -> None:
 
 
 @given(st.sampled_from(KINDS), st.integers(0, 200), st.integers(1, 255))
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 def test_a_changed_byte_is_refused_or_another_request(kind: type[Any], place: int, change: int) -> None:
     body = bytearray(messages.encode(sample(kind)))
     body[place % len(body)] ^= change

@@ -56,7 +56,7 @@ def test_rows_of_another_plan_are_refused() -> None:
 
 
 @given(st.integers(0, 10_000), st.integers(1, 255))
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 def test_damaged_rows_are_refused_or_valid(place: int, change: int) -> None:
     (stream,) = pieces(batch_of(20, "some text"))
     damaged = bytearray(stream)

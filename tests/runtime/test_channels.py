@@ -290,7 +290,7 @@ def test_items_for_a_client_keep_the_plan_movable() -> None:
     virtual_time.run(main())
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     seed=st.integers(0, 2**32),
     senders=st.integers(1, 4),

@@ -383,7 +383,7 @@ def test_release_on_another_thread_wakes_a_waiter() -> None:
     virtual_time.run(main(), threads=True)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(seed=st.integers(0, 2**32), plans=st.integers(1, 4), cancels=st.integers(0, 3))
 def test_every_plan_ends_within_bounded_time_and_everything_comes_back(seed: int, plans: int, cancels: int) -> None:
     """Plans take state and transient bytes in random order and sizes: each gets them, or the typed error."""

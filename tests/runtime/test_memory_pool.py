@@ -254,7 +254,7 @@ class PoolMachine(RuleBasedStateMachine):
         assert not set(self.pool.waiting) & set(self.held)
 
 
-PoolMachine.TestCase.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+PoolMachine.TestCase.settings = settings(max_examples=60, stateful_step_count=40)
 TestPool = PoolMachine.TestCase
 
 

@@ -442,5 +442,5 @@ class CentralHistory(RuleBasedStateMachine):
         assert not self.centre.statistics().superseded
 
 
-CentralHistory.TestCase.settings = settings(max_examples=100, stateful_step_count=40, deadline=None)
+CentralHistory.TestCase.settings = settings(max_examples=100, stateful_step_count=40)
 TestCentralHistory = CentralHistory.TestCase

@@ -122,7 +122,7 @@ clusters = st.tuples(
 )
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(clusters)
 def test_any_cluster_comes_to_max_min_fairness(cluster: tuple[list[frozenset[str]], list[float]]) -> None:
     """As close as the smallest factor lets it."""

@@ -292,5 +292,5 @@ class LeaseHistory(RuleBasedStateMachine):
                     assert served[plan_id] == pytest.approx(served[other], rel=0.1, abs=10)
 
 
-LeaseHistory.TestCase.settings = settings(max_examples=60, stateful_step_count=25, deadline=None)
+LeaseHistory.TestCase.settings = settings(max_examples=60, stateful_step_count=25)
 TestLeaseHistory = LeaseHistory.TestCase

@@ -188,6 +188,6 @@ class History(RuleBasedStateMachine):
 
 
 History.TestCase.settings = settings(
-    max_examples=200, stateful_step_count=60, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+    max_examples=200, stateful_step_count=60, suppress_health_check=[HealthCheck.too_slow]
 )
 TestHistory = History.TestCase

@@ -248,7 +248,7 @@ VALUES = {
 
 
 @given(st.data())
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 def test_random_columns_come_back(data: st.DataObject) -> None:
     type_ = data.draw(st.sampled_from(list(VALUES)))
     values = data.draw(st.lists(st.none() | VALUES[type_].filter(lambda v: not isinstance(v, str) or v.isprintable())))

@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from pystachio.errors import InternalError
@@ -299,7 +299,6 @@ def tables(draw: st.DrawFn) -> tuple[pa.Table, list[bool]]:
 
 
 @given(tables(), st.data())
-@settings(deadline=None)
 def test_random_batches(drawn: tuple[pa.Table, list[bool]], data: st.DataObject) -> None:
     table, is_coded = drawn
     plain = batch_from_arrow(table)

@@ -50,7 +50,7 @@ def union(parts: list[list[Any]], type_: pa.DataType) -> RuntimeFilter:
     return whole
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(st.lists(st.lists(st.none() | NARROW, max_size=40), min_size=1, max_size=5), st.lists(st.none() | NARROW))
 def test_a_union_of_bits_is_exact(parts: list[list[int | None]], probe: list[int | None]) -> None:
     whole = union(parts, pa.int64())
@@ -60,7 +60,7 @@ def test_a_union_of_bits_is_exact(parts: list[list[int | None]], probe: list[int
 
 
 @needs_c
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(st.lists(st.lists(NARROW | WIDE, max_size=40), min_size=1, max_size=5), st.randoms())
 def test_unions_of_every_kind_lose_no_key(parts: list[list[int]], random: Any) -> None:
     whole = union(parts, pa.int64())
@@ -73,7 +73,7 @@ def test_unions_of_every_kind_lose_no_key(parts: list[list[int]], random: Any) -
 
 
 @needs_c
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.lists(st.tuples(st.lists(WIDE, min_size=1, max_size=30), st.sampled_from([64, 128, 1024])), min_size=2))
 def test_bloom_filters_of_different_sizes(parts: list[tuple[list[int], int]]) -> None:
     made = [Part((min(keys), max(keys)), bloom_filter(np.array(keys, dtype=np.int64), words)) for keys, words in parts]
@@ -109,7 +109,7 @@ def test_ranges_of_which_all_values_may_be_keys() -> None:
     assert far == Part((10, 2**40 + 9), None)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.lists(st.lists(st.none() | st.text(max_size=4), max_size=20), min_size=1, max_size=4))
 def test_texts(parts: list[list[str | None]]) -> None:
     whole = union(parts, pa.string())

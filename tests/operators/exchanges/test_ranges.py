@@ -40,7 +40,7 @@ def agreed(batches: Sequence[Batch], order: Sequence[SortKey], nodes: int) -> Ra
     return Ranges(exchange_ranges._cut(samples, order, nodes), tuple(order))
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(st.lists(ROWS, min_size=1, max_size=4), KEYS, st.integers(2, 5))
 def test_nodes_in_turn_are_in_order(
     parts: list[list[tuple[str | None, int | None]]], order: list[SortKey], nodes: int

@@ -138,7 +138,7 @@ def dates(depth: int) -> Trees:
     return st.one_of(DATES, later, named(below, "coalesce", "greatest", "least"), chosen(truths(depth - 1), below))
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
+@settings(max_examples=60, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
 @given(st.one_of(truths(3), integers(2), decimals(2), texts(2), dates(2)))
 def test_trees(tree: Tree) -> None:
     check(*tree)

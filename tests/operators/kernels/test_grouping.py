@@ -52,7 +52,7 @@ def keyed_values(draw: st.DrawFn, values: st.SearchStrategy[Any]) -> tuple[list[
 
 
 @given(keyed_values(INT64), st.booleans(), st.booleans())
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 def test_groups_sums_and_extremes_of_int64(
     rows: tuple[list[int], list[int | None]], allow_direct: bool, without_numpy: bool
 ) -> None:
@@ -80,7 +80,7 @@ def test_groups_sums_and_extremes_of_int64(
 
 
 @given(keyed_values(WIDE))
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 def test_sums_and_extremes_of_wide_decimals(rows: tuple[list[int], list[int | None]]) -> None:
     keys, values = rows
     grouping = grouped(keys, len(keys), True)
@@ -99,7 +99,7 @@ def test_sums_and_extremes_of_wide_decimals(rows: tuple[list[int], list[int | No
     st.lists(st.tuples(st.integers(0, 3), st.sampled_from([None, "", "a", "ab", "ba"])), max_size=30),
     st.booleans(),
 )
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 def test_text_beside_another_key(rows: list[tuple[int, str | None]], determined: bool) -> None:
     if determined:
         texts = dict(rows)

@@ -8,7 +8,7 @@ from types import ModuleType
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from pystachio.operators.kernels import hash_rounds, host, portable
@@ -27,7 +27,6 @@ def tensor(values: list[int]) -> torch.Tensor:
 
 
 @both
-@settings(deadline=None)
 @given(keys=KEYS)
 def test_keys_are_numbered_without_gaps(number: Number, keys: list[int]) -> None:
     numbering = number(tensor(keys))
@@ -39,7 +38,6 @@ def test_keys_are_numbered_without_gaps(number: Number, keys: list[int]) -> None
 
 
 @both
-@settings(deadline=None)
 @given(keys=KEYS, probes=KEYS)
 def test_lookup_finds_what_was_inserted_and_nothing_else(number: Number, keys: list[int], probes: list[int]) -> None:
     numbering = number(tensor(keys))

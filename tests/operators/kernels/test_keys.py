@@ -68,7 +68,7 @@ def matches(index: RowIndex, codes: KeyCodes, rows: int) -> list[set[int]]:
 
 
 @given(two_tables(), st.booleans())
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 def test_indexes_find_equal_keys(
     tables: tuple[list[pa.DataType], list[bool], list[tuple[Any, ...]], list[tuple[Any, ...]]], allow_direct: bool
 ) -> None:
@@ -82,7 +82,7 @@ def test_indexes_find_equal_keys(
 
 
 @given(two_tables())
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 def test_group_words_are_equal_where_the_keys_are(
     tables: tuple[list[pa.DataType], list[bool], list[tuple[Any, ...]], list[tuple[Any, ...]]],
 ) -> None:
@@ -111,7 +111,7 @@ def test_offsets_are_the_same_on_every_device(dtype: torch.dtype, data: st.DataO
 
 
 @given(two_tables())
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 def test_indexes_without_numpy(
     tables: tuple[list[pa.DataType], list[bool], list[tuple[Any, ...]], list[tuple[Any, ...]]],
 ) -> None:

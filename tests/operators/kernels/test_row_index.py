@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from pystachio.operators.kernels import host, portable, ranks
@@ -15,7 +15,6 @@ GROUPS = st.lists(st.integers(0, 9), max_size=60)
 DTYPES = st.sampled_from([torch.int32, torch.int64])
 
 
-@settings(deadline=None)
 @given(GROUPS, DTYPES)
 def test_codes_are_numbered_by_appearance(codes: list[int], dtype: torch.dtype) -> None:
     values = torch.tensor(codes, dtype=dtype)
@@ -27,7 +26,6 @@ def test_codes_are_numbered_by_appearance(codes: list[int], dtype: torch.dtype) 
         assert {code for code in range(11) if occupants[code]} == set(codes)
 
 
-@settings(deadline=None)
 @given(GROUPS, DTYPES)
 def test_ranges(groups: list[int], dtype: torch.dtype) -> None:
     values = torch.tensor(groups, dtype=dtype)
@@ -42,7 +40,6 @@ def test_ranges(groups: list[int], dtype: torch.dtype) -> None:
         assert torch.equal(ours, theirs)
 
 
-@settings(deadline=None)
 @given(st.lists(st.integers(0, 5), max_size=30), st.integers(1, 20), st.booleans())
 def test_pairs(counts: list[int], limit: int, ordered: bool) -> None:
     lengths = torch.tensor(counts, dtype=torch.int32)
@@ -73,7 +70,6 @@ def test_what_is_out_of_range_is_refused() -> None:
         list(host.pairs(three, three, torch.zeros(5, dtype=torch.int32), 10))
 
 
-@settings(deadline=None)
 @given(st.lists(st.integers(0, 300), max_size=60), DTYPES)
 def test_ranks(codes: list[int], dtype: torch.dtype) -> None:
     if host.native.library() is None:
@@ -85,7 +81,6 @@ def test_ranks(codes: list[int], dtype: torch.dtype) -> None:
     assert found == [distinct.index(code) + 1 if code in distinct else 0 for code in range(302)]
 
 
-@settings(deadline=None)
 @given(st.lists(st.integers(0, 300), max_size=60), st.integers(301, 20_000), st.booleans())
 def test_an_index_finds_the_rows_whatever_its_table(codes: list[int], span: int, allow_direct: bool) -> None:
     """Codes that are many, few and rare in their range; `span` stands for a row without a key."""

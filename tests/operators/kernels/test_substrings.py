@@ -7,7 +7,7 @@ import re
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from pystachio.operators.kernels import substrings
@@ -17,7 +17,6 @@ LETTERS = st.text("abé", max_size=12)
 PIECES = st.text("abé", min_size=1, max_size=5)
 
 
-@settings(deadline=None)
 @given(
     st.binary(max_size=60).map(lambda data: bytes(byte % 3 for byte in data)), st.integers(1, 6), st.integers(0, 300)
 )
@@ -33,7 +32,6 @@ def test_occurrences_across_blocks_are_found() -> None:
     assert found.tolist() == list(range(0, len(data), 6))
 
 
-@settings(deadline=None)
 @given(st.lists(st.none() | LETTERS, max_size=8), st.lists(PIECES, max_size=3), st.booleans(), st.booleans())
 def test_pieces_in_order(texts: list[str | None], pieces: list[str], open_start: bool, open_end: bool) -> None:
     pattern = "%" * open_start + "%".join(pieces) + "%" * open_end
@@ -46,7 +44,6 @@ def test_pieces_in_order(texts: list[str | None], pieces: list[str], open_start:
 BYTES = st.binary(max_size=70).map(lambda data: bytes(97 + byte % 2 for byte in data))
 
 
-@settings(deadline=None)
 @given(
     st.lists(BYTES, max_size=12),
     st.lists(BYTES.map(lambda data: data[:20]).filter(bool), max_size=3),

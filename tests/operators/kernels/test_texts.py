@@ -5,7 +5,7 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from pystachio.operators.arrow import column_from_arrow, column_to_arrow
@@ -46,7 +46,6 @@ def check(texts: list[str | None], probes: list[str | None]) -> None:
 
 
 @pytest.mark.parametrize("compiled", [True, False])
-@settings(deadline=None)
 @given(texts=TEXTS, probes=TEXTS)
 def test_numbering_and_finding(compiled: bool, texts: list[str | None], probes: list[str | None]) -> None:
     with pytest.MonkeyPatch.context() as patch:
@@ -56,7 +55,6 @@ def test_numbering_and_finding(compiled: bool, texts: list[str | None], probes: 
 
 
 @pytest.mark.parametrize("compiled", [True, False])
-@settings(deadline=None)
 @given(texts=TEXTS.filter(bool), data=st.data(), dtype=st.sampled_from([torch.int32, torch.int64]))
 def test_taking(compiled: bool, texts: list[str | None], data: st.DataObject, dtype: torch.dtype) -> None:
     rows = data.draw(st.lists(st.integers(0, len(texts) - 1), max_size=100))

@@ -117,7 +117,7 @@ def test_views_with_steps_are_read_as_they_are(launch: Launchers) -> None:
 EDGES = st.sampled_from((SMALLEST, SMALLEST + 1, -1, 0, 1, LARGEST - 1, LARGEST))
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     low=st.one_of(EDGES, st.integers(SMALLEST, LARGEST)),
     span=st.integers(1, 50),

@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from pystachio.operators.arrow import column_from_arrow, column_to_arrow, literal_at
@@ -61,7 +61,6 @@ def texts_of(found: Column) -> list[Any]:
     return list(column_to_arrow(found).to_pylist())
 
 
-@settings(deadline=None)
 @given(texts=TEXTS.filter(bool), data=st.data(), dtype=DTYPES)
 def test_rows_in_and_out(texts: list[str | None], data: st.DataObject, dtype: torch.dtype) -> None:
     positions = st.lists(st.integers(0, len(texts) - 1), max_size=60)
@@ -83,7 +82,6 @@ def test_rows_in_and_out(texts: list[str | None], data: st.DataObject, dtype: to
     assert together.text_bytes == sum(int(length) for length in together.views[:, 1])
 
 
-@settings(deadline=None)
 @given(texts=TEXTS, data=st.data(), dtype=DTYPES)
 def test_rows_without_a_match_are_null(texts: list[str | None], data: st.DataObject, dtype: torch.dtype) -> None:
     rows = data.draw(st.lists(st.integers(-1, len(texts) - 1), max_size=60))
@@ -94,7 +92,6 @@ def test_rows_without_a_match_are_null(texts: list[str | None], data: st.DataObj
 
 
 @pytest.mark.parametrize("where", ["bytes", "views", "bytes elsewhere"])
-@settings(deadline=None)
 @given(texts=FEW, data=st.data(), dtype=DTYPES)
 def test_equal_to_models(where: str, texts: list[str | None], data: st.DataObject, dtype: torch.dtype) -> None:
     rows = range(len(texts))
@@ -155,7 +152,6 @@ def test_own_texts_of_chosen_columns() -> None:
     assert texts_of(batch.columns[1]) == ["b"]
 
 
-@settings(deadline=None)
 @given(texts=FEW, data=st.data())
 def test_views_are_read_like_texts(texts: list[str | None], data: st.DataObject) -> None:
     """Groups, orders, extremes and keys of joins."""

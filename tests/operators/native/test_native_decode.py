@@ -155,7 +155,7 @@ def require_sound_bounds(column: FixedColumn) -> None:
         assert column.bounds[0] <= int(values.min()) <= int(values.max()) <= column.bounds[1]
 
 
-@settings(max_examples=250, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=250, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     case=cases(),
     share=st.one_of(st.none(), st.floats(0, 1)),
@@ -174,7 +174,7 @@ def test_columns_are_what_pyarrow_reads(
         require_sound_bounds(column)
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(case=cases((pa.string(), pa.binary())), most_values=st.sampled_from([1, 20, 1 << 16]))
 def test_strings_as_codes_are_what_pyarrow_reads(case: Case, most_values: int, tmp_path: Path) -> None:
     opened, expected = written(case, tmp_path)
