@@ -17,7 +17,7 @@ import torch
 
 from pystachio.errors import DataError
 from pystachio.operators.arrow import literal_at
-from pystachio.operators.batch import Batch
+from pystachio.operators.batch import Batch, column_nbytes
 from pystachio.operators.column import BytesColumn, Column, Dictionary, DictionaryColumn, FixedColumn, ViewColumn
 from pystachio.operators.expressions import Expression, FieldReference, Literal, children
 from pystachio.operators.functions.conditional import choose
@@ -38,6 +38,7 @@ _COMPARED_RANGES: Final = 4
 
 # A dictionary of so few is worth it even for less rows: those of the next run find the result.
 _FEW_VALUES: Final = 1024
+_FEW_BYTES: Final = 1 << 16
 
 CodeRanges = tuple[tuple[int, int], ...]
 """Codes by their first and last."""
@@ -68,7 +69,9 @@ class DistinctResult:
 
 def is_as_large(dictionary: Dictionary, rows: int) -> bool:
     """Whether it takes no less to look into the dictionary's values than into those of so many rows."""
-    return len(dictionary) >= max(rows, _FEW_VALUES)
+    if len(dictionary) < rows:
+        return False
+    return rows == 0 or len(dictionary) >= _FEW_VALUES or column_nbytes(dictionary.values) > _FEW_BYTES
 
 
 def evaluate_on_distinct(expression: Expression, batch: Batch, evaluate: Evaluate) -> Column | None:

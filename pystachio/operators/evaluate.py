@@ -1,8 +1,8 @@
 """Evaluating expressions on batches: the only interpreter of `expressions.Expression`.
 
 Operands stay literals as long as they can, so that kernels compare with a constant instead of a column of it.
-An expression over one dictionary-coded field runs on the dictionary (`distinct`). CASE and AND evaluate everything on
-all rows first, which is fastest; only when that fails (a division by zero, say) are rows narrowed to those that SQL
+An expression over one dictionary-coded field runs on the dictionary (`distinct`). CASE, AND and OR evaluate everything
+on all rows first, which is fastest; only when that fails (a division by zero, say) are rows narrowed to those that SQL
 says must be evaluated.
 """
 
@@ -225,18 +225,41 @@ def _truth(predicate: Expression, batch: Batch) -> Mask:
     match predicate:
         case Call(function="and" | "or" as function, arguments=arguments):
             found = evaluate_on_distinct(predicate, batch, evaluate)
-            if found is not None:
-                return truth(found)
-            combine = both if function == "and" else either
-            decided = function == "or"
-            mask: Mask = not decided
-            for argument in arguments:
-                mask = combine(mask, _truth(argument, batch))
-                if mask is decided:
-                    break
-            return mask
+            return _connected(function, arguments, batch) if found is None else truth(found)
         case _:
             return truth(_operand(predicate, batch))
+
+
+def _connected(function: str, arguments: Sequence[Expression], batch: Batch) -> Mask:
+    """Where AND or OR is true. An operand that fails may hold for the rows that the others leave undecided."""
+    combine, decided = (both, False) if function == "and" else (either, True)
+    mask: Mask = not decided
+    failed: list[Expression] = []
+    for argument in arguments:
+        try:
+            mask = combine(mask, _truth(argument, batch))
+        except DataError:
+            failed.append(argument)
+        if mask is decided:
+            return mask
+    for argument in failed:
+        mask = combine(mask, _truth_where(mask if isinstance(mask, bool) else mask != decided, argument, batch))
+    return mask
+
+
+def _truth_where(wanted: Mask, predicate: Expression, batch: Batch) -> Mask:
+    """Where the predicate is true among the `wanted` rows (a bool: all); nothing is said of the others."""
+    if isinstance(wanted, bool):
+        return _truth(predicate, batch)
+    rows = primitives(wanted.device).indices_of_true(wanted)
+    if rows.shape[0] == 0:
+        return False
+    found = _truth(predicate, take_batch(batch, rows))
+    if isinstance(found, bool):
+        return found
+    spread = torch.zeros_like(wanted)
+    spread[rows] = found
+    return spread
 
 
 def _fields_in_bytes(batch: Batch) -> frozenset[int]:
@@ -265,7 +288,7 @@ def _narrow(rows: torch.Tensor | None, predicate: Expression, batch: Batch) -> t
     if rows.shape[0] == 0:
         return rows
     needed = fields_of(predicate)
-    nothing = all_null(pa.null(), 0, _device(batch))
+    nothing = all_null(pa.null(), rows.shape[0], _device(batch))
     columns = tuple(take(column, rows) if i in needed else nothing for i, column in enumerate(batch.columns))
     mask = _truth(predicate, Batch(columns, rows.shape[0], batch.ready))
     if isinstance(mask, bool):

@@ -7,7 +7,7 @@ from typing import Final
 
 import torch
 
-from pystachio.errors import InvalidRequest
+from pystachio.errors import DataError
 from pystachio.operators.column import FixedColumn
 from pystachio.operators.functions.exact import checked
 from pystachio.operators.functions.function import Function, Invocation, Kernel, Operand, same_as_first
@@ -34,7 +34,7 @@ def _shift(function: Callable[[torch.Tensor, torch.Tensor], torch.Tensor]) -> Ke
         values, by = (_integer(operand, invocation) for operand in invocation.arguments)
         outside = (by < 0) | (by > 63)
         if bool((outside if invocation.valid is None else outside & invocation.valid).any()):
-            raise InvalidRequest("a shift by fewer than 0 or more than 63 bits")
+            raise DataError("a shift by fewer than 0 or more than 63 bits")
         shifted = function(values, torch.where(outside, 0, by))
         return checked(FixedColumn(invocation.type, shifted), invocation.type, invocation.valid)
 

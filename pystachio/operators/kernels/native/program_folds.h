@@ -45,7 +45,11 @@ PS_WIDE PS_INLINE void sums_in_registers(int32_t n, const int64_t *restrict code
             sums[slot] = _mm512_mask_add_epi64(sums[slot], its, sums[slot], added);
         }
     }
-    for (int32_t slot = 0; slot < slots; slot++) into[slot] = (uint64_t)_mm512_reduce_add_epi64(sums[slot]);
+    for (int32_t slot = 0; slot < slots; slot++) {
+        uint64_t lanes[8];
+        _mm512_storeu_si512(lanes, sums[slot]);
+        for (int32_t lane = 0; lane < 8; lane++) into[slot] += lanes[lane];
+    }
 }
 
 #define OF_MASKS(SLOTS)                                                                                                \
