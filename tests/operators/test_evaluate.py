@@ -199,16 +199,22 @@ class TestDistinct:
         kept = [value for value in column.dictionary.derived.values() if isinstance(value, DistinctResult)]
         assert len(kept) <= 64
 
-    @pytest.mark.parametrize("size", [1023, 1024])
-    def test_a_large_dictionary_is_left_alone_by_a_batch_that_is_no_larger(self, size: int) -> None:
-        """What a small one says is there for the next run."""
-        words = pa.array([f"word {number}" for number in range(size)])
-        rows = batch(pa.table({"color": pa.DictionaryArray.from_arrays(pa.array([5, 3]), words)}))
-        column = rows.columns[0]
+    @pytest.mark.parametrize(
+        ("size", "length", "rows", "is_kept"),
+        [(1023, 3, 2, True), (1024, 3, 2, False), (500, 200, 2, False), (500, 200, 501, True), (3, 3, 0, False)],
+    )
+    def test_a_large_dictionary_is_left_alone_by_a_batch_that_is_no_larger(
+        self, size: int, length: int, rows: int, is_kept: bool
+    ) -> None:
+        """In values or in bytes. What a small one says is there for the next run."""
+        words = pa.array([f"{number:{length}}" for number in range(size)])
+        numbers = [number % size for number in range(rows)]
+        one = batch(pa.table({"color": pa.DictionaryArray.from_arrays(pa.array(numbers, pa.int32()), words)}))
+        column = one.columns[0]
         assert isinstance(column, DictionaryColumn)
         assert len(column.dictionary) == size
-        assert values(call("upper", COLOR, type_=pa.string()), rows) == ["WORD 5", "WORD 3"]
-        assert bool(column.dictionary.derived) == (size < 1024)
+        assert values(call("equal", COLOR, text(f"{1:{length}}")), one) == [number == 1 for number in numbers]
+        assert bool(column.dictionary.derived) == is_kept
 
 
 def _codes(rows: Batch, codes: list[int]) -> tuple[Any, Any]:

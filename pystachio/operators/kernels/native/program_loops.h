@@ -26,8 +26,8 @@ PS_INLINE int64_t alone(int64_t number) {
     return number;
 }
 
-/* EACH for values from all over a table, whose places are `alone`. Compilers would make vectors of places, take one after
- * the other out again, and put what is there together in a vector, and need up to twice as long. */
+/* EACH for values from all over a table, whose places are `alone`. Compilers would make vectors of places, take one
+ * after the other out again, and put what is there together in a vector, and need up to twice as long. */
 #define EACH_APART(STATEMENT)                                                                                          \
     {                                                                                                                  \
         int32_t i = 0;                                                                                                 \
@@ -75,7 +75,7 @@ PS_INLINE void load_integer(vector v, const void *input, int32_t kind, int64_t *
             const TYPE *restrict from = column + v.base;                                                               \
             EACH(out[i] = from[i];)                                                                                    \
         } else                                                                                                         \
-            EACH_APART(out[i] = column[alone(v.rows[i])];)                                                                          \
+            EACH_APART(out[i] = column[alone(v.rows[i])];)                                                             \
     }
     OF_INTEGERS(kind, LOOP)
 #undef LOOP
@@ -90,7 +90,7 @@ PS_INLINE void load_float(vector v, const void *input, int32_t kind, double *res
             const TYPE *restrict from = column + v.base;                                                               \
             EACH(out[i] = from[i];)                                                                                    \
         } else                                                                                                         \
-            EACH_APART(out[i] = column[alone(v.rows[i])];)                                                                          \
+            EACH_APART(out[i] = column[alone(v.rows[i])];)                                                             \
     }
     OF_FLOATS(kind, LOOP)
 #undef LOOP
@@ -116,7 +116,7 @@ PS_INLINE void input_range(vector v, const void *input, int32_t kind, int64_t lo
             const TYPE *restrict from = column + v.base;                                                               \
             EACH(out[i] = (UNSIGNED)((UNSIGNED)from[i] - first) <= width;)                                             \
         } else                                                                                                         \
-            EACH_APART(out[i] = (UNSIGNED)((UNSIGNED)column[alone(v.rows[i])] - first) <= width;)                                   \
+            EACH_APART(out[i] = (UNSIGNED)((UNSIGNED)column[alone(v.rows[i])] - first) <= width;)                      \
     }
     OF_INTEGERS(kind, LOOP)
 #undef LOOP
@@ -137,7 +137,7 @@ PS_INLINE void input_member(vector v, const void *input, int32_t kind, const uin
             const TYPE *restrict from = column + v.base;                                                               \
             EACH(MEMBER(from[i]))                                                                                      \
         } else                                                                                                         \
-            EACH_APART(MEMBER(column[alone(v.rows[i])]))                                                                            \
+            EACH_APART(MEMBER(column[alone(v.rows[i])]))                                                               \
     }
     OF_INTEGERS(kind, LOOP)
 #undef LOOP
@@ -195,7 +195,7 @@ PS_INLINE void gather(int32_t n, const int64_t *restrict at, const void *table, 
 #define LOOP(TYPE, UNSIGNED)                                                                                           \
     {                                                                                                                  \
         const TYPE *restrict values = (const TYPE *)table + shift;                                                     \
-        EACH_APART(out[i] = values[alone(at[i])];)                                                                                  \
+        EACH_APART(out[i] = values[alone(at[i])];)                                                                     \
     }
     OF_INTEGERS(kind, LOOP)
 #undef LOOP
@@ -206,7 +206,7 @@ PS_INLINE void gather_float(int32_t n, const int64_t *restrict at, const void *t
 #define LOOP(TYPE)                                                                                                     \
     {                                                                                                                  \
         const TYPE *restrict values = (const TYPE *)table + shift;                                                     \
-        EACH_APART(out[i] = values[alone(at[i])];)                                                                                  \
+        EACH_APART(out[i] = values[alone(at[i])];)                                                                     \
     }
     OF_FLOATS(kind, LOOP)
 #undef LOOP
@@ -254,7 +254,7 @@ PS_INLINE void put_input(vector v, const void *input, int32_t kind, void *output
         if (v.whole)                                                                                                   \
             memcpy(to, column + v.base, (size_t)n * sizeof(TYPE));                                                     \
         else                                                                                                           \
-            EACH_APART(to[i] = column[alone(v.rows[i])];)                                                                           \
+            EACH_APART(to[i] = column[alone(v.rows[i])];)                                                              \
     }
     OF_WIDTHS(kind, LOOP)
 #undef LOOP
@@ -266,7 +266,7 @@ PS_INLINE void put_table(int32_t n, const int64_t *restrict at, const void *tabl
     {                                                                                                                  \
         const TYPE *restrict values = (const TYPE *)table + shift;                                                     \
         TYPE *restrict to = (TYPE *)output + put;                                                                      \
-        EACH_APART(to[i] = values[alone(at[i])];)                                                                                   \
+        EACH_APART(to[i] = values[alone(at[i])];)                                                                      \
     }
     OF_WIDTHS(kind, LOOP)
 #undef LOOP

@@ -1,5 +1,5 @@
-/* Loops with AVX-512 instructions that compilers do not find by themselves: where PS_HAS_WIDE, and the processor has them.
- */
+/* Whether loops may be used that are written with AVX-512 instructions, which compilers do not find by themselves: they
+ * are there where PS_HAS_WIDE, and run where the processor has them. */
 #ifndef PYSTACHIO_WIDE_H
 #define PYSTACHIO_WIDE_H
 
