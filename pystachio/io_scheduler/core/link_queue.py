@@ -124,9 +124,10 @@ class LinkQueue:
             self._enter(flow, now)
 
     def reweigh_plan(self, plan: Plan, before: float, now: float) -> None:
-        """The plan's weight was another one `before`."""
+        """The plan's weight was another one `before`. Another flow may be first now, for which there is room."""
         for flow in self._flows.get(plan, {}).values():
             self.lanes.reweigh(flow, before, now)
+            self._agenda.unfilled[self] = None
 
     def forget_plan(self, plan: Plan) -> None:
         for flow in self._flows.pop(plan, {}).values():
