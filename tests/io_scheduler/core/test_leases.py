@@ -53,10 +53,10 @@ class Node:
             for _ in range(3):
                 self.submit(plan_id)
 
-    def submit(self, plan_id: str, chunks: int = 3) -> None:
+    def submit(self, plan_id: str, chunks: float = 3) -> None:
         transfer_id = len(self.owners)
         self.owners[transfer_id] = plan_id
-        self.tell(TransfersSubmitted((Transfer(transfer_id, plan_id, DISK, Extent(0, chunks * CHUNK)),)))
+        self.tell(TransfersSubmitted((Transfer(transfer_id, plan_id, DISK, Extent(0, int(chunks * CHUNK))),)))
 
     def tell(self, event: Event) -> None:
         self.obey(self.scheduler.handle(event, self.now))
@@ -196,6 +196,19 @@ def test_a_weight_leaves_no_debt(weight: float, ends: bool) -> None:
     served = node.run(60)
     assert served["a"] == pytest.approx(served["b"], abs=2), "by the next chunks, not in the long run"
     assert served["a"] == pytest.approx(served["c"], abs=2)
+
+
+def test_who_is_first_by_a_lease_starts_at_once_where_there_is_room() -> None:
+    node = Node()
+    for plan_id in "ab":
+        node.open(plan_id, BATCH, works=False)
+    node.submit("b", 1.5)
+    node.submit("a", 1.5)
+    node.submit("b", 1)
+    node.step()
+    assert [node.owners[chunk.transfer_id] for chunk in node.inside] == ["b", "a"], "half a chunk, and a whole one"
+    node.grant(1, PlanOrder("b", BATCH, 0.1))
+    assert [node.owners[chunk.transfer_id] for chunk in node.inside] == ["b", "a", "a"], "for whose half there was room"
 
 
 def test_deadlines_of_a_lease_order_interactive_plans() -> None:
