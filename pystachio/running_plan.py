@@ -88,6 +88,10 @@ class RunningPlan:
         self._error: PystachioError | None = None
         self._delivered = False
         """The last batch was, and the plan has ended well."""
+        self._known: pa.RecordBatch | None = None
+        """The answer, where it was kept: nothing runs."""
+        self._last: pa.RecordBatch | None = None
+        """What was taken last, of a plan whose answer may be kept."""
 
     @property
     def schema(self) -> pa.Schema:
@@ -95,6 +99,11 @@ class RunningPlan:
 
     def submit(self, urgency: Urgency) -> None:
         """Have the node's loop start the plan; what it is asked for from now on finds the plan there."""
+        self._known = self.plan.kept.rows
+        if self._known is not None:
+            self._node.host.require_running()
+            self._seconds = time.monotonic() - self._submitted
+            return
         self._loop = self._node.host.call_soon(lambda: self.start(urgency))
 
     def start(self, urgency: Urgency) -> None:
@@ -132,6 +141,9 @@ class RunningPlan:
         """Wait for rows; None after the last. Raises the plan's error."""
         if self._delivered:
             return None
+        if self._known is not None:
+            self._delivered = True
+            return self._known
         try:
             waiting = self._node.host.call(self.take())
         except InvalidRequest:
@@ -139,13 +151,22 @@ class RunningPlan:
                 raise self._error from None
             raise
         batch = waiting.result()
-        return None if batch is None else self.as_arrow(batch)
+        rows = None if batch is None else self.as_arrow(batch)
+        if self.plan.kept.is_constant:
+            self._keep(rows)
+        return rows
+
+    def _keep(self, rows: pa.RecordBatch | None) -> None:
+        """The batch that was taken, or the end: it is the answer if there was no other, and there will be none."""
+        if rows is not None:
+            self._last = rows
+        has_ended = rows is None or self._delivered
+        if has_ended and self._last is not None and self._last.num_rows == self.rows:
+            self.plan.kept.keep_rows(self._last)
 
     def as_arrow(self, batch: Batch | pa.RecordBatch) -> pa.RecordBatch:
         """What `take` returned, under the names of the result; on any thread."""
-        if isinstance(batch, Batch):
-            batch = batch_to_arrow(batch, self.plan.schema)
-        return pa.RecordBatch.from_arrays(batch.columns, schema=self.schema)
+        return batch_to_arrow(batch, self.schema) if isinstance(batch, Batch) else batch
 
     async def take(self) -> Batch | pa.RecordBatch | None:
         """On the node's loop: the next rows, None after the last. Batches of a CPU are left to others to convert."""
@@ -154,7 +175,7 @@ class RunningPlan:
             async for batch in results:
                 handle.rows += batch.length
                 if self._stream.device.type != "cpu":
-                    return await self._stream.run(batch_to_arrow, batch, self.plan.schema)
+                    return await self._stream.run(batch_to_arrow, batch, self.schema)
                 if not results.has_ended:
                     await asyncio.sleep(0)  # the producer may end in this turn
                 if results.has_ended:
@@ -196,6 +217,8 @@ class RunningPlan:
     @property
     def rows(self) -> int:
         """Rows handed to the client so far."""
+        if self._known is not None:
+            return self._known.num_rows if self._delivered else 0
         return 0 if self._handle is None else self._handle.rows
 
     @property
@@ -220,6 +243,8 @@ class RunningPlan:
     def explain(self, analyze: bool) -> str:
         if not analyze:
             return render(self.plan)
+        if self._known is not None:
+            return f"{render(self.plan)}\n\nNothing ran: the plan reads no rows, and an earlier run has answered it."
         tree = render(self.plan, self.snapshots())
         found = self.verdict()
         return tree if found is None else f"{tree}\n\n{found}"

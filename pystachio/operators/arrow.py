@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -141,17 +142,22 @@ def large_array(column: BytesColumn) -> pa.Array:
     return pa.Array.from_buffers(large, len(column), buffers)
 
 
-def batch_to_arrow(batch: Batch, schema: Schema) -> pa.RecordBatch:
+def schema_to_arrow(schema: Schema, names: Sequence[str] | None = None) -> pa.Schema:
+    """The fields as Arrow has them, under other `names` where these are given."""
+    names = [field.name for field in schema] if names is None else names
+    return pa.schema([pa.field(name, field.type, field.nullable) for name, field in zip(names, schema, strict=True)])
+
+
+def batch_to_arrow(batch: Batch, schema: pa.Schema) -> pa.RecordBatch:
     """The batch under the schema's names and types."""
     arrays = []
-    for column, field in zip(batch_on_host(batch).columns, schema, strict=True):
+    for column, type_ in zip(batch_on_host(batch).columns, schema.types, strict=True):
         array = column_to_arrow(column)
-        arrays.append(array if array.type == field.type else array.cast(field.type))
-    names = pa.schema([pa.field(field.name, field.type, field.nullable) for field in schema])
+        arrays.append(array if array.type == type_ else array.cast(type_))
     if not arrays:
         # A record batch without columns has no length of its own; a struct array has.
         return pa.RecordBatch.from_struct_array(pa.array([{}] * batch.length, pa.struct([])))
-    return pa.RecordBatch.from_arrays(arrays, schema=names)
+    return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
 def literal_at(column: Column, row: int) -> Literal:

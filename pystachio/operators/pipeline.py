@@ -16,11 +16,12 @@ from functools import cached_property, partial
 import pyarrow as pa
 
 from pystachio.errors import DataError
-from pystachio.operators.arrow import literal_at
+from pystachio.operators.arrow import literal_at, schema_to_arrow
 from pystachio.operators.batch import Batch, Schema
 from pystachio.operators.exchanges.filter_exchange import SharedFilter
 from pystachio.operators.expressions import Literal
 from pystachio.operators.joins.join import Join
+from pystachio.operators.kept_answers import KeptAnswers
 from pystachio.operators.operator import (
     Breaker,
     NotWanted,
@@ -72,9 +73,7 @@ class PhysicalPlan:
     @cached_property
     def arrow_schema(self) -> pa.Schema:
         """Of the result."""
-        return pa.schema(
-            [pa.field(name, field.type, field.nullable) for name, field in zip(self.names, self.schema, strict=True)]
-        )
+        return schema_to_arrow(self.schema, self.names)
 
     @cached_property
     def operators(self) -> tuple[Operator, ...]:
@@ -94,6 +93,11 @@ class PhysicalPlan:
         if self.given_names is not None:
             return self.given_names
         return {id(each): f"{number}:{type(each).__name__}" for number, each in enumerate(self.operators)}
+
+    @cached_property
+    def kept(self) -> KeptAnswers:
+        """What runs on a node of its own found out and the next ones need not."""
+        return KeptAnswers.of(self.root, self.scalars)
 
     @cached_property
     def runtime_filters(self) -> tuple[int, ...]:
@@ -223,9 +227,12 @@ class _Builder:
         self._add(f"{name} replay", replay)
 
     def _scalar(self, index: int, operator: Operator) -> None:
+        slot, kept = self._scope.slots[("scalar", index)], self._plan.kept
+        if index in kept.scalars:
+            slot.set(kept.scalars[index])
+            return
         ctx = self._scope.context(f"scalar {index}")
         receiver = self._channel_from(operator, f"scalar {index}", ctx)
-        slot = self._scope.slots[("scalar", index)]
         type_ = operator.schema[0].type
 
         async def take_value() -> None:
@@ -236,6 +243,7 @@ class _Builder:
                 if rows > 1:
                     raise DataError("a scalar subquery returned more than one row", hint="aggregate it or add LIMIT 1")
                 value = await ctx.stream.run_small(literal_at, batch.columns[0], 0)
+            kept.keep_scalar(index, value)
             slot.set(value)
 
         self._add(f"scalar {index}", take_value)

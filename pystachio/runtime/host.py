@@ -96,6 +96,12 @@ class NodeHost:
             self._loop.call_soon_threadsafe(callback, context=contextvars.Context())
             return self._loop
 
+    def require_running(self) -> None:
+        """Raises as `call`."""
+        self._check_process()
+        if self._node is None:
+            raise NodeStopped
+
     def expect_urgent(self) -> None:
         """`Node.expect_urgent`; nothing when the node does not run."""
         node = self._node

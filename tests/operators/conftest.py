@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from pystachio.errors import ResourceExhausted
-from pystachio.operators.arrow import batch_from_arrow, batch_to_arrow, schema_from_arrow
+from pystachio.operators.arrow import batch_from_arrow, batch_to_arrow, schema_from_arrow, schema_to_arrow
 from pystachio.operators.batch import Batch, Schema
 from pystachio.operators.scans.rows import ScanRows, gathered
 from pystachio.runtime.clock import SystemClock
@@ -146,9 +146,9 @@ class Harness:
         return asyncio.run(self._run(operator, self.context(**settings)))
 
     def table(self, operator: Any, **settings: Any) -> pa.Table:
-        names = [field.name for field in operator.schema]
-        parts = [batch_to_arrow(batch, operator.schema) for batch in self.batches(operator, **settings)]
-        return pa.Table.from_batches(parts) if parts else _empty(operator.schema, names)
+        schema = schema_to_arrow(operator.schema)
+        batches = self.batches(operator, **settings)
+        return pa.Table.from_batches([batch_to_arrow(batch, schema) for batch in batches], schema)
 
     def rows(self, operator: Any, **settings: Any) -> Rows:
         """All rows as tuples, in the order they came."""
@@ -199,16 +199,12 @@ def _stream(transform: Any, batches: Sequence[Batch]) -> Iterator[Batch]:
     yield from (out for out in transform.finish() or () if out.length)
 
 
-def _empty(schema: Schema, names: list[str]) -> pa.Table:
-    return pa.table([pa.array([], field.type) for field in schema], names=names)
-
-
 def rows_of(batches: Sequence[Batch], schema: Schema) -> Rows:
     rows: Rows = []
     for batch in batches:
         if batch.length == 0:
             continue
-        record = batch_to_arrow(batch, schema)
+        record = batch_to_arrow(batch, schema_to_arrow(schema))
         assert record.num_rows == batch.length
         columns = [column.to_pylist() for column in record.columns]
         rows.extend(zip(*columns, strict=True) if columns else [()] * batch.length)

@@ -17,6 +17,7 @@ from pystachio.operators.arrow import (
     column_to_arrow,
     literal_at,
     schema_from_arrow,
+    schema_to_arrow,
 )
 from pystachio.operators.batch import Batch
 from pystachio.operators.column import (
@@ -147,5 +148,5 @@ def test_nested_types_are_unsupported() -> None:
 def test_batches_keep_their_length_without_columns() -> None:
     table = pa.table({"a": [1, 2], "b": ["x", None]})
     batch = batch_from_arrow(table)
-    assert batch_to_arrow(batch, schema_from_arrow(table.schema)).to_pylist() == table.to_pylist()
-    assert batch_to_arrow(Batch((), 3, None), ()).num_rows == 3
+    assert batch_to_arrow(batch, schema_to_arrow(schema_from_arrow(table.schema))).to_pylist() == table.to_pylist()
+    assert batch_to_arrow(Batch((), 3, None), pa.schema([])).num_rows == 3

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from typing import Final
+from typing import Any, Final
 
+import numpy as np
 import pyarrow as pa
 import torch
 
@@ -13,7 +14,7 @@ from pystachio.operators.aggregation.plan import AggregatePlan, DistinctList
 from pystachio.operators.aggregation.results import result
 from pystachio.operators.aggregation.states import lift, merge, passing_rows
 from pystachio.operators.batch import Batch, Schema
-from pystachio.operators.column import Column, FixedColumn
+from pystachio.operators.column import Column, DictionaryColumn, FixedColumn
 from pystachio.operators.kernels import primitives
 from pystachio.operators.kernels.grouping import group_rows, one_group
 from pystachio.operators.kernels.selection import (
@@ -27,6 +28,8 @@ from pystachio.operators.kernels.selection import (
 
 SAMPLE_ROWS: Final = 1 << 14
 _SAMPLE_BLOCKS: Final = 16
+_GLANCE: Final = 64
+"""Rows that say of most batches that they are in no order."""
 
 
 def partial_batches(
@@ -88,11 +91,42 @@ def merged(
     runs: torch.Tensor | None = None,
 ) -> Batch:
     """One partial batch with each group once. `runs` of the rows, one batch after the other: see `group_rows`."""
-    whole = concat_batches(batches)
     width = plan.group_width
+    if len(batches) == 1 and has_no_group_twice(batches[0].columns[:width], batches[0].length):
+        return batches[0]
+    whole = concat_batches(batches)
     states = list(whole.columns[width:])
     groups = _grouped(plan, list(whole.columns[:width]), states, whole, device, allow_direct, runs)
     return settled_batch(groups)
+
+
+def has_no_group_twice(keys: Sequence[Column], rows: int) -> bool:
+    """Whether that is simple to see: the groups are in order, as in what programs fold (`operators.fusion.groups`)."""
+    if rows <= 1:
+        return True
+    values = [_numbers(key) for key in keys]
+    known = [each for each in values if each is not None]
+    if not known or len(known) < len(keys):
+        return False
+    return _ascend([each[:_GLANCE] for each in known]) and _ascend(known)
+
+
+def _numbers(key: Column) -> np.ndarray[Any, Any] | None:
+    """Integers that are equal where the key is, in the order of its rows."""
+    match key:
+        case FixedColumn(values=tensor, validity=None) | DictionaryColumn(codes=tensor, validity=None):
+            return None if tensor.device.type != "cpu" or tensor.dtype.is_floating_point else tensor.numpy()
+        case _:
+            return None
+
+
+def _ascend(keys: Sequence[np.ndarray[Any, Any]]) -> bool:
+    """Whether each row is above the one before it, by the first key that differs."""
+    above: np.ndarray[Any, Any] | None = None
+    for values in reversed(keys):
+        behind, before = values[1:], values[:-1]
+        above = behind > before if above is None else (behind > before) | ((behind == before) & above)
+    return above is not None and bool(above.all())
 
 
 def finished(plan: AggregatePlan, partial: Batch, device: torch.device, *, allow_direct: bool) -> Batch:

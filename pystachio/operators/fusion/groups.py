@@ -5,22 +5,40 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Final
+from typing import Any, Final
 
+import numpy as np
 import pyarrow as pa
 import torch
 
 from pystachio.operators.batch import Batch
 from pystachio.operators.column import Bounds, Column, Dictionary, DictionaryColumn, FixedColumn
-from pystachio.operators.kernels import primitives
 from pystachio.operators.kernels.instructions import FEW_SLOTS, VECTOR_ROWS, WAYS, Operation
 from pystachio.operators.kernels.program import MOST_EXPANDED, Change
 
 FEWEST_SLOTS: Final = 4096
 _SLOTS_PER_ROW: Final = 2
 _MOST_STATE_BYTES: Final = 8 << 20
+_MOST_JOINED_BYTES: Final = 1 << 20
+"""Sets of states that are larger are merged as partial batches, by several threads."""
 
 LARGEST_SUM: Final = 2**62
+
+_Array = np.ndarray[Any, Any]
+"""States are few and end in numpy: its calls cost a third of torch's, which counts behind programs of a millisecond."""
+
+_UNITE: Final = {Operation.FOLD_MINIMUM: np.minimum, Operation.FOLD_MAXIMUM: np.maximum}
+"""How two states of a fold become one; those that are not here are sums."""
+
+_DTYPES: Final = {
+    torch.bool: np.bool_,
+    torch.int8: np.int8,
+    torch.int16: np.int16,
+    torch.int32: np.int32,
+    torch.int64: np.int64,
+    torch.float32: np.float32,
+    torch.float64: np.float64,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,16 +54,15 @@ class GroupKey:
     dictionary: Dictionary | None
     step: int = 1
 
-    def column(self, digits: torch.Tensor, low: int) -> Column:
+    def column(self, digits: _Array, low: int) -> Column:
         """The keys of groups, whose digits count from `low`."""
-        validity = None
+        validity: torch.Tensor | None = None
         if self.nullable:
-            validity = digits != self.span - 1
-            digits = torch.where(validity, digits, 0)
-            validity = None if bool(validity.all()) else validity
+            valid = digits != self.span - 1
+            digits, validity = np.where(valid, digits, 0), _validity(valid)
         if self.dictionary is not None:
-            return DictionaryColumn(self.type, digits.to(self.dtype), self.dictionary, validity)
-        return FixedColumn(self.type, (digits * self.step + low).to(self.dtype), validity, self.bounds)
+            return DictionaryColumn(self.type, _tensor(digits, self.dtype), self.dictionary, validity)
+        return FixedColumn(self.type, _tensor(digits * self.step + low, self.dtype), validity, self.bounds)
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,13 +158,30 @@ class FoldedGroups:
         return None
 
     def finish(self) -> Iterator[Batch]:
-        """All states, as partial batches."""
+        """All states, as partial batches: as one, where sums have room for what all threads have added."""
         with self._lock:
             idle, self._idle[:] = list(self._idle), []
+        together: list[Accumulated] = []
         for states in idle:
+            if together and self._can_join(together[-1], states):
+                self._join(together[-1], states)
+            else:
+                together.append(states)
+        for states in together:
             batch = self._batch(states)
             if batch is not None:
                 yield batch
+
+    def _can_join(self, states: Accumulated, others: Accumulated) -> bool:
+        is_small = sum(values.nbytes for values in states.states) <= _MOST_JOINED_BYTES
+        return is_small and (states.rows + others.rows) * self.largest < LARGEST_SUM
+
+    def _join(self, states: Accumulated, others: Accumulated) -> None:
+        """The other states into `states`, which have the same slots."""
+        for accumulator, into, values in zip(self.accumulators, states.states, others.states, strict=True):
+            held = into.numpy()
+            _UNITE.get(accumulator.operation, np.add)(held, values.numpy(), out=held)
+        states.rows += others.rows
 
     def _slots_of(self, columns: Sequence[Column | None]) -> int:
         low, high = self._range_of(columns)
@@ -179,31 +213,30 @@ class FoldedGroups:
             _joined(accumulator, values, states.slots)
             for accumulator, values in zip(self.accumulators, states.states, strict=True)
         ]
-        used = primitives(torch.device("cpu")).indices_of_true(whole[0] != 0)
-        if used.shape[0] == 0:
+        (used,) = whole[0].nonzero()
+        if not len(used):
             return None
-        if used.shape[0] < states.slots:
-            whole = [values.index_select(0, used) for values in whole]
+        if len(used) < states.slots:
+            whole = [values.take(used) for values in whole]
         columns: list[Column] = []
         rest = used
         for number, key in reversed(tuple(enumerate(self.keys))):
             if number == 0:
                 columns.append(key.column(rest, key.low if self.rebased is None else states.low))
                 break
-            columns.append(key.column(rest % key.span, key.low))
-            rest = torch.div(rest, key.span, rounding_mode="floor")
+            rest, digits = np.divmod(rest, key.span)
+            columns.append(key.column(digits, key.low))
         columns.reverse()
         columns = [columns[self.order.index(number)] for number in range(len(columns))]
         for column in self.columns:
-            validity = None
-            if column.present is not None:
-                validity = whole[column.present] != 0
-                validity = None if bool(validity.all()) else validity
             values = whole[column.values]
-            if validity is not None:
-                values = torch.where(validity, values, 0)
-            columns.append(FixedColumn(column.type, values.to(column.dtype), validity, column.bounds))
-        return Batch(tuple(columns), used.shape[0], None)
+            validity: torch.Tensor | None = None
+            if column.present is not None:
+                present = whole[column.present] != 0
+                validity = _validity(present)
+                values = values if validity is None else np.where(present, values, 0)
+            columns.append(FixedColumn(column.type, _tensor(values, column.dtype), validity, column.bounds))
+        return Batch(tuple(columns), len(used), None)
 
 
 def folded_rows(rows: int, multiplied: int) -> int:
@@ -217,18 +250,20 @@ def _filled(size: int, accumulator: Accumulator) -> torch.Tensor:
     return torch.full((size,), accumulator.initial, dtype=accumulator.dtype)
 
 
-def _joined(accumulator: Accumulator, values: torch.Tensor, slots: int) -> torch.Tensor:
+def _joined(accumulator: Accumulator, states: torch.Tensor, slots: int) -> _Array:
     """The copies of the ways as one."""
-    if slots > FEW_SLOTS:
-        return values
-    ways = values.view(WAYS, slots)
-    match accumulator.operation:
-        case Operation.FOLD_MINIMUM:
-            return ways.amin(0)
-        case Operation.FOLD_MAXIMUM:
-            return ways.amax(0)
-        case _:
-            return ways.sum(0)
+    values: _Array = states.numpy()
+    return (
+        _UNITE.get(accumulator.operation, np.add).reduce(values.reshape(WAYS, slots)) if slots <= FEW_SLOTS else values
+    )
+
+
+def _validity(valid: _Array) -> torch.Tensor | None:
+    return None if valid.all() else torch.from_numpy(valid)
+
+
+def _tensor(values: _Array, dtype: torch.dtype) -> torch.Tensor:
+    return torch.from_numpy(values.astype(_DTYPES[dtype], copy=False))
 
 
 def are_addressable(slots: int, rows: int, accumulators: int) -> bool:

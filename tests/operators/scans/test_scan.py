@@ -19,7 +19,7 @@ import pytest
 from pystachio.errors import DataError, NotFound
 from pystachio.io_scheduler.client import HostBuffer, TransferClient
 from pystachio.io_scheduler.core.request import Extent, Link
-from pystachio.operators.arrow import batch_to_arrow, column_from_arrow
+from pystachio.operators.arrow import batch_to_arrow, column_from_arrow, schema_to_arrow
 from pystachio.operators.batch import Batch
 from pystachio.operators.column import BytesColumn, Dictionary, DictionaryColumn
 from pystachio.operators.expressions import Call, Expression, FieldReference, InList, Literal, ScalarSubquery
@@ -104,8 +104,8 @@ async def run(
 
 
 def arrow(scan: Scan, batches: Sequence[Batch]) -> pa.Table:
-    schema = pa.schema([pa.field(f.name, f.type, f.nullable) for f in scan.schema])
-    return pa.Table.from_batches([batch_to_arrow(batch, scan.schema) for batch in batches], schema)
+    schema = schema_to_arrow(scan.schema)
+    return pa.Table.from_batches([batch_to_arrow(batch, schema) for batch in batches], schema)
 
 
 def scan_of(

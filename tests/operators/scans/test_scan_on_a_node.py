@@ -16,7 +16,7 @@ from pystachio.io_scheduler.core.request import Link, PriorityClass
 from pystachio.io_scheduler.devices.faulty import ChooseFault, FaultyDevice, Vanish, scripted
 from pystachio.io_scheduler.devices.posix import PosixDevice
 from pystachio.io_scheduler.service import IoSchedulerService
-from pystachio.operators.arrow import batch_to_arrow
+from pystachio.operators.arrow import batch_to_arrow, schema_to_arrow
 from pystachio.operators.batch import Batch
 from pystachio.operators.expressions import Call, FieldReference, Literal
 from pystachio.operators.parquet.footer import file_version, read_footers
@@ -97,8 +97,8 @@ async def submit(node: Node, scan: Scan, name: str) -> tuple[WorkerOutput, PlanH
 
 
 def rows(scan: Scan, output: WorkerOutput) -> pa.Table:
-    schema = pa.schema([pa.field(f.name, f.type, f.nullable) for f in scan.schema])
-    return pa.Table.from_batches([batch_to_arrow(batch, scan.schema) for batch in output.batches], schema).sort_by("id")
+    schema = schema_to_arrow(scan.schema)
+    return pa.Table.from_batches([batch_to_arrow(batch, schema) for batch in output.batches], schema).sort_by("id")
 
 
 @pytest.mark.parametrize("workers", [1, 3])
