@@ -31,6 +31,8 @@ from pystachio.runtime.memory import Reservation
 
 _CANDIDATES: Final = 1 << 16
 """Rows that may wait before they are cut to the best: few cuts, little memory."""
+_FIRST_CANDIDATES: Final = 1 << 12
+"""The first cut comes sooner: it says of most others that they need not wait."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +72,7 @@ class TopN:
                 await reservation.resize(reservation.nbytes + candidates.nbytes)
                 waiting.append(candidates)
                 waiting_rows += candidates.length
-                if waiting_rows >= _CANDIDATES + 2 * wanted:
+                if waiting_rows >= (_FIRST_CANDIDATES if worst is None else _CANDIDATES) + 2 * wanted:
                     best = await self._best(ctx, waiting, reservation)
                     waiting, waiting_rows = [best], best.length
                     if best.length == wanted:

@@ -68,10 +68,11 @@ def expected_groups(plan: AggregatePlan, batch: Batch, number: int, device: torc
     starts = torch.arange(_SAMPLE_BLOCKS, device=device) * (batch.length // _SAMPLE_BLOCKS)
     rows = (starts.unsqueeze(1) + torch.arange(SAMPLE_ROWS // _SAMPLE_BLOCKS, device=device)).view(-1)
     half = SAMPLE_ROWS // 2
-    fewer, more = (
-        group_rows([take(key, part) for key in keys], part.shape[0], device, allow_direct=allow_direct).groups
-        for part in (rows[:half], rows)
-    )
+    grouping = group_rows([take(key, rows) for key in keys], SAMPLE_ROWS, device, allow_direct=allow_direct)
+    assert grouping.ids is not None, "there are keys"
+    seen = torch.zeros(grouping.slots, dtype=torch.bool, device=device)
+    seen[grouping.ids[:half]] = True
+    fewer, more = int(seen.sum()), grouping.groups
     if more == fewer:
         return more
     if more - fewer >= half:

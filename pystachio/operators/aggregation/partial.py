@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import chain
@@ -64,6 +65,8 @@ class _Gain:
     next_to_pass_through: int = _BATCHES_PASSED_THROUGH
     shrank: bool = False
     """The last batch that was tried."""
+    sampling: threading.Lock = field(default_factory=threading.Lock)
+    """Who waits for it may find that another thread's sample has said all."""
 
     def should_reduce(self) -> bool:
         if self.to_pass_through > 0:
@@ -114,18 +117,17 @@ class PartialFold:
     def _pays(self, number: int, batch: Batch) -> bool:
         """Whether to group the batch, as far as earlier ones and a sample say."""
         gain = self.gains[number]
-        if not gain.should_reduce():
-            return False
         if gain.shrank or self.plan.sets or not self.plan.group_width or batch.length < _SAMPLED_BATCH:
+            return gain.should_reduce()
+        with gain.sampling:
+            if not gain.should_reduce():
+                return False
+            expected = expected_groups(self.plan, batch, number, self.device, allow_direct=self.allow_direct)
+            has_texts = any(isinstance(column, BytesColumn | ViewColumn) for column in batch.columns)
+            if (_WORTH_OF_TEXTS if has_texts else _WORTH) * expected > batch.length:
+                gain.record(batch.length, batch.length)
+                return False
             return True
-        expected = expected_groups(self.plan, batch, number, self.device, allow_direct=self.allow_direct)
-        worth = (
-            _WORTH_OF_TEXTS if any(isinstance(column, BytesColumn | ViewColumn) for column in batch.columns) else _WORTH
-        )
-        if worth * expected > batch.length:
-            gain.record(batch.length, batch.length)
-            return False
-        return True
 
     def finish(self) -> Iterator[Batch] | None:
         return chain.from_iterable(kept.finish() for kept in self.kept) if self.kept else None

@@ -245,9 +245,8 @@ def folded_rows(rows: int, multiplied: int) -> int:
 
 
 def _filled(size: int, accumulator: Accumulator) -> torch.Tensor:
-    if accumulator.initial == 0:
-        return torch.zeros(size, dtype=accumulator.dtype)
-    return torch.full((size,), accumulator.initial, dtype=accumulator.dtype)
+    dtype = _DTYPES[accumulator.dtype]
+    return torch.from_numpy(np.full(size, accumulator.initial, dtype) if accumulator.initial else np.zeros(size, dtype))
 
 
 def _joined(accumulator: Accumulator, states: torch.Tensor, slots: int) -> _Array:

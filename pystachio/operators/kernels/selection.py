@@ -38,6 +38,8 @@ def take(column: Column, indices: torch.Tensor) -> Column:
     validity = None if column.validity is None else column.validity.index_select(0, indices)
     match column:
         case FixedColumn(type=type_, values=values, bounds=bounds):
+            if _same_everywhere(column) and len(indices) <= len(values):
+                return FixedColumn(type_, values[: len(indices)], None, bounds)
             return FixedColumn(type_, values.index_select(0, indices), validity, bounds)
         case WideDecimalColumn(type=type_, high=high, low=low):
             return WideDecimalColumn(type_, high.index_select(0, indices), low.index_select(0, indices), validity)
@@ -49,6 +51,11 @@ def take(column: Column, indices: torch.Tensor) -> Column:
         case ViewColumn():
             seen = take_views(column, indices.contiguous())
             return seen if validity is None else with_validity(seen, validity)
+
+
+def _same_everywhere(column: FixedColumn) -> bool:
+    """Whether all rows have one value, as the counts of single rows have."""
+    return column.bounds is not None and column.bounds[0] == column.bounds[1] and column.validity is None
 
 
 def take_late(column: Column, indices: torch.Tensor) -> Column:
