@@ -13,6 +13,7 @@ import torch
 
 from pystachio.operators.batch import Batch
 from pystachio.operators.column import Bounds, Column, Dictionary, DictionaryColumn, FixedColumn
+from pystachio.operators.kernels.host_memory import NUMPY, zeros
 from pystachio.operators.kernels.instructions import FEW_SLOTS, VECTOR_ROWS, WAYS, Operation
 from pystachio.operators.kernels.program import MOST_EXPANDED, Change
 
@@ -25,20 +26,10 @@ _MOST_JOINED_BYTES: Final = 1 << 20
 LARGEST_SUM: Final = 2**62
 
 _Array = np.ndarray[Any, Any]
-"""States are few and end in numpy: its calls cost a third of torch's, which counts behind programs of a millisecond."""
+"""States are few and end in numpy: see `kernels.host_memory`."""
 
 _UNITE: Final = {Operation.FOLD_MINIMUM: np.minimum, Operation.FOLD_MAXIMUM: np.maximum}
 """How two states of a fold become one; those that are not here are sums."""
-
-_DTYPES: Final = {
-    torch.bool: np.bool_,
-    torch.int8: np.int8,
-    torch.int16: np.int16,
-    torch.int32: np.int32,
-    torch.int64: np.int64,
-    torch.float32: np.float32,
-    torch.float64: np.float64,
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,7 +204,7 @@ class FoldedGroups:
             _joined(accumulator, values, states.slots)
             for accumulator, values in zip(self.accumulators, states.states, strict=True)
         ]
-        (used,) = whole[0].nonzero()
+        (used,) = (whole[0] != 0).nonzero()
         if not len(used):
             return None
         if len(used) < states.slots:
@@ -245,8 +236,9 @@ def folded_rows(rows: int, multiplied: int) -> int:
 
 
 def _filled(size: int, accumulator: Accumulator) -> torch.Tensor:
-    dtype = _DTYPES[accumulator.dtype]
-    return torch.from_numpy(np.full(size, accumulator.initial, dtype) if accumulator.initial else np.zeros(size, dtype))
+    if accumulator.initial == 0:
+        return zeros(size, accumulator.dtype)
+    return torch.from_numpy(np.full(size, accumulator.initial, NUMPY[accumulator.dtype]))
 
 
 def _joined(accumulator: Accumulator, states: torch.Tensor, slots: int) -> _Array:
@@ -262,7 +254,7 @@ def _validity(valid: _Array) -> torch.Tensor | None:
 
 
 def _tensor(values: _Array, dtype: torch.dtype) -> torch.Tensor:
-    return torch.from_numpy(values.astype(_DTYPES[dtype], copy=False))
+    return torch.from_numpy(values.astype(NUMPY[dtype], copy=False))
 
 
 def are_addressable(slots: int, rows: int, accumulators: int) -> bool:

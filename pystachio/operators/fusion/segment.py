@@ -24,6 +24,7 @@ from pystachio.operators.column import (
 from pystachio.operators.fusion.groups import FoldedGroups
 from pystachio.operators.fusion.trace import Input, Part
 from pystachio.operators.kernels.bounds import measured_bounds
+from pystachio.operators.kernels.host_memory import copied, empty
 from pystachio.operators.kernels.program import InputRows, Program
 from pystachio.operators.kernels.selection import concat, slice_column, take_late, with_validity
 from pystachio.operators.scans.rows import FilterUse
@@ -116,7 +117,7 @@ class Segment:
                 states.rows += run.put
                 batch = self.folded.give_back(states) or full
             else:
-                outputs = [torch.empty(capacity, dtype=dtype) for dtype in self.program.outputs]
+                outputs = [empty(capacity, dtype) for dtype in self.program.outputs]
                 run = self.program.run(parts, part, begin, outputs=outputs, capacity=capacity)
                 if run.put:
                     batch = self._batch(rows, outputs, run.ends, begin)
@@ -131,7 +132,7 @@ class Segment:
         reached = ends[-1]
         # What is kept must not keep a much larger buffer.
         outputs = [
-            output[:reached].clone() if 4 * reached < 3 * output.shape[0] else output[:reached] for output in outputs
+            copied(output[:reached]) if 4 * reached < 3 * output.shape[0] else output[:reached] for output in outputs
         ]
         sources: list[_Source] = []
         for each, start, end in zip(rows, [0, *ends], ends, strict=False):

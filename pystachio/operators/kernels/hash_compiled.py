@@ -10,6 +10,7 @@ from typing import Final
 import torch
 
 from pystachio.operators.column import BytesColumn
+from pystachio.operators.kernels.host_memory import copied, empty
 from pystachio.operators.kernels.numbering import capacity_for, expected_groups
 
 MOST_ROWS: Final = 2**31 - 1
@@ -34,7 +35,7 @@ class KeyTable:
 
     def lookup(self, keys: torch.Tensor) -> torch.Tensor:
         """See `numbering.HashTable`."""
-        keys, found = keys.contiguous(), torch.empty(keys.shape[0], dtype=torch.int32)
+        keys, found = keys.contiguous(), empty(keys.shape[0], torch.int32)
         self.library.pystachio_find_keys(
             keys.data_ptr(), len(keys), self.slots.data_ptr(), len(self.slots), found.data_ptr()
         )
@@ -69,7 +70,7 @@ class TextTable:
 
     def lookup(self, column: BytesColumn) -> torch.Tensor:
         """int32 [rows]: the number of each string, 0 where the table does not have it or it is NULL."""
-        found = torch.empty(len(column), dtype=torch.int32)
+        found = empty(len(column), torch.int32)
         offsets, data, validity = _contiguous(column)
         self.library.pystachio_find_texts(
             offsets.data_ptr(),
@@ -97,7 +98,7 @@ class TextNumbering:
 def number_keys(library: ctypes.CDLL, keys: torch.Tensor) -> KeyNumbering:
     """The distinct ones of `keys` (int64 [rows], at most MOST_ROWS)."""
     keys = keys.contiguous()
-    numbers, first = (torch.empty(keys.shape[0], dtype=torch.int32) for _ in range(2))
+    numbers, first = (empty(keys.shape[0], torch.int32) for _ in range(2))
 
     def number(row: int, slots: torch.Tensor, groups: ctypes.c_int64) -> int:
         return int(
@@ -114,7 +115,7 @@ def number_keys(library: ctypes.CDLL, keys: torch.Tensor) -> KeyNumbering:
         )
 
     slots, groups = _number(library, len(keys), 2, number, library.pystachio_grow_keys)
-    return KeyNumbering(library, slots, numbers, first[:groups].clone())
+    return KeyNumbering(library, slots, numbers, copied(first[:groups]))
 
 
 def number_words(
@@ -124,8 +125,8 @@ def number_words(
     words = [word.contiguous() for word in words]
     rows = words[0].shape[0]
     pointers = (ctypes.c_void_p * len(words))(*[word.data_ptr() for word in words])
-    numbers, first = (torch.empty(rows, dtype=torch.int32) for _ in range(2))
-    counts, known = torch.empty(rows, dtype=torch.int64), torch.empty(rows * len(words), dtype=torch.int64)
+    numbers, first = (empty(rows, torch.int32) for _ in range(2))
+    counts, known = empty(rows, torch.int64), empty(rows * len(words), torch.int64)
 
     def number(row: int, slots: torch.Tensor, groups: ctypes.c_int64) -> int:
         return int(
@@ -145,7 +146,7 @@ def number_words(
         )
 
     _, groups = _number(library, rows, 1, number, library.pystachio_grow_texts)
-    return numbers, first[:groups].clone(), counts[:groups].clone()
+    return numbers, copied(first[:groups]), copied(counts[:groups])
 
 
 def number_runs(
@@ -158,7 +159,7 @@ def number_runs(
     rows, width = words[0].shape[0], len(words)
     edges = edges.contiguous()
     most = capacity_for(int(edges.diff(dim=1).sum(0).amax()))
-    numbers, first = (torch.empty(rows, dtype=torch.int32) for _ in range(2))
+    numbers, first = (empty(rows, torch.int32) for _ in range(2))
     runs = edges.data_ptr(), edges.shape[0], edges.shape[1] - 1
     counts: torch.Tensor | None = None
     if width == 1:
@@ -166,23 +167,23 @@ def number_runs(
         to = slots.data_ptr(), most, numbers.data_ptr(), first.data_ptr()
         groups = int(library.pystachio_number_key_runs(words[0].data_ptr(), *runs, *to))
     else:
-        slots = torch.empty(most, dtype=torch.int64)
+        slots = empty(most, torch.int64)
         pointers = (ctypes.c_void_p * width)(*[word.data_ptr() for word in words])
-        counts, known = torch.empty(rows, dtype=torch.int64), torch.empty(rows * width, dtype=torch.int64)
+        counts, known = empty(rows, torch.int64), empty(rows * width, torch.int64)
         of = slots.data_ptr(), most, known.data_ptr(), numbers.data_ptr(), first.data_ptr(), counts.data_ptr()
         groups = int(library.pystachio_number_word_runs(pointers, width, *runs, *of))
-        counts = counts[:groups].clone()
+        counts = copied(counts[:groups])
     if groups == rows:
         numbers = torch.arange(rows, dtype=torch.int32)
         return numbers, numbers, counts
-    return numbers, first[:groups].clone(), counts
+    return numbers, copied(first[:groups]), counts
 
 
 def number_texts(library: ctypes.CDLL, column: BytesColumn) -> TextNumbering:
     """The distinct values of the strings (at most MOST_ROWS rows), NULLs left out."""
     offsets, data, validity = _contiguous(column)
     rows = len(column)
-    numbers, first = (torch.empty(rows, dtype=torch.int32) for _ in range(2))
+    numbers, first = (empty(rows, torch.int32) for _ in range(2))
     places = torch.empty(rows, 2, dtype=torch.int64)
     library.pystachio_use_large_pages(places.data_ptr(), places.nbytes)
 
@@ -204,7 +205,7 @@ def number_texts(library: ctypes.CDLL, column: BytesColumn) -> TextNumbering:
         )
 
     slots, groups = _number(library, rows, 1, number, library.pystachio_grow_texts)
-    return TextNumbering(slots.view(-1), numbers, first[:groups].clone())
+    return TextNumbering(slots.view(-1), numbers, copied(first[:groups]))
 
 
 def _number(

@@ -12,6 +12,7 @@ import torch
 from pystachio.operators.column import Bounds
 from pystachio.operators.kernels import hash_compiled, native, portable
 from pystachio.operators.kernels.hash_compiled import MOST_ROWS, MOST_WORDS
+from pystachio.operators.kernels.host_memory import NUMPY, copied, empty, zeros
 from pystachio.operators.kernels.numbering import Numbering
 
 Scalar = bool | int | float
@@ -31,15 +32,6 @@ _ARITHMETIC: Final[dict[str, Callable[..., Any]]] = {
     "multiply": np.multiply,
 }
 
-_NUMPY: Final[dict[torch.dtype, type[np.generic]]] = {
-    torch.int8: np.int8,
-    torch.int16: np.int16,
-    torch.int32: np.int32,
-    torch.int64: np.int64,
-    torch.float32: np.float32,
-    torch.float64: np.float64,
-}
-
 
 def compare(function: str, left: torch.Tensor, right: torch.Tensor | Scalar) -> torch.Tensor:
     """`left function right` per row as bool, in IEEE order for floats. A scalar must fit the dtype of `left`."""
@@ -51,7 +43,7 @@ def arithmetic(
     function: str, left: torch.Tensor | Scalar, right: torch.Tensor | Scalar, dtype: torch.dtype
 ) -> torch.Tensor:
     """add, subtract or multiply in `dtype`, wrapping on overflow. At least one operand is a tensor."""
-    kind = _NUMPY[dtype]
+    kind = NUMPY[dtype]
     first = left.numpy() if isinstance(left, torch.Tensor) else kind(left)
     second = right.numpy() if isinstance(right, torch.Tensor) else kind(right)
     with np.errstate(all="ignore"):
@@ -109,10 +101,10 @@ def group_sums(values: torch.Tensor, codes: torch.Tensor, slots: int, kept: torc
     that are `kept` (None: all)."""
     if kept is not None:
         values = torch.where(kept, values, 0)
-    library = native.library()
+    library = native.library(len(codes))
     if library is None:
         return portable.group_sums(values, codes, slots)
-    values, codes, sums = values.contiguous(), codes.contiguous(), torch.zeros(slots, dtype=torch.int64)
+    values, codes, sums = values.contiguous(), codes.contiguous(), zeros(slots, torch.int64)
     status = library.pystachio_group_sums(
         values.data_ptr(), values.itemsize, codes.data_ptr(), codes.itemsize, len(codes), slots, sums.data_ptr()
     )
@@ -122,7 +114,7 @@ def group_sums(values: torch.Tensor, codes: torch.Tensor, slots: int, kept: torc
 
 def group_rows(codes: torch.Tensor, slots: int) -> tuple[torch.Tensor, torch.Tensor]:
     """int64 [slots], twice: how many rows have the code, and 1 + the position of one of them (0: none)."""
-    library = native.library()
+    library = native.library(len(codes))
     if library is None:
         return portable.group_rows(codes, slots)
     codes, counts, last = codes.contiguous(), *torch.zeros(2, slots, dtype=torch.int64)
@@ -136,7 +128,7 @@ def group_rows(codes: torch.Tensor, slots: int) -> tuple[torch.Tensor, torch.Ten
 def group_extremes(values: torch.Tensor, codes: torch.Tensor, start: torch.Tensor, *, largest: bool) -> torch.Tensor:
     """[slots]: the largest or smallest of `start` [slots] and the integer `values` of that dtype with the slot's code.
     `start` is given up."""
-    library = native.library()
+    library = native.library(len(codes))
     if library is None:
         return portable.group_extremes(values, codes, start, largest=largest)
     assert values.dtype == start.dtype
@@ -168,28 +160,30 @@ def number_keys(keys: torch.Tensor) -> Numbering:
 def number_codes(codes: torch.Tensor, span: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """[span + 1] 1 + the number of each code of `codes` (int32 or int64 [rows], in [0, span)), 0 for none; the number
     of each row; the position of one row of each number."""
-    library, rows = native.library(), codes.shape[0]
+    rows = codes.shape[0]
+    library = native.library(rows)
     if library is None or rows > MOST_ROWS:
         return portable.number_codes(codes, span)
     codes = codes.contiguous()
-    occupants = torch.zeros(span + 1, dtype=torch.int32)
-    numbers, first = (torch.empty(rows, dtype=torch.int32) for _ in range(2))
+    occupants = zeros(span + 1, torch.int32)
+    numbers, first = (empty(rows, torch.int32) for _ in range(2))
     groups = library.pystachio_number_codes(
         codes.data_ptr(), codes.itemsize, rows, span, occupants.data_ptr(), numbers.data_ptr(), first.data_ptr()
     )
     assert groups >= 0, "codes in their span"
-    return occupants, numbers, first if groups == rows else first[:groups].clone()
+    return occupants, numbers, first if groups == rows else copied(first[:groups])
 
 
 def ranges(groups: torch.Tensor, count: int) -> tuple[torch.Tensor, torch.Tensor | None]:
     """Rows by `groups` (int32 or int64 [rows], in [0, count)): where those of each begin ([count + 1]), and their
     positions in that order (None: they stand so)."""
-    library, rows = native.library(), groups.shape[0]
+    rows = groups.shape[0]
+    library = native.library(rows)
     view = groups.numpy()
     if library is None or rows > MOST_ROWS:
         return portable.ranges(groups, count)
-    groups, offsets = groups.contiguous(), torch.empty(count + 1, dtype=torch.int32)
-    following, order = torch.empty(count, dtype=torch.int32), torch.empty(rows, dtype=torch.int32)
+    groups, offsets = groups.contiguous(), empty(count + 1, torch.int32)
+    following, order = empty(count, torch.int32), empty(rows, torch.int32)
     status = library.pystachio_ranges(
         groups.data_ptr(),
         groups.itemsize,
@@ -205,11 +199,11 @@ def ranges(groups: torch.Tensor, count: int) -> tuple[torch.Tensor, torch.Tensor
 
 def ranges_of(offsets: torch.Tensor, groups: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """Where the range of each group (in [0, len(offsets) - 1)) begins, and how long it is."""
-    library = native.library()
+    library = native.library(len(groups))
     if library is None or offsets.dtype != torch.int32:
         return portable.ranges_of(offsets, groups)
     groups = groups.contiguous()
-    starts, counts = (torch.empty(groups.shape[0], dtype=torch.int32) for _ in range(2))
+    starts, counts = (empty(groups.shape[0], torch.int32) for _ in range(2))
     status = library.pystachio_ranges_of(
         offsets.data_ptr(),
         len(offsets),
@@ -238,7 +232,7 @@ def pairs(
     left, cursor = int(counts.sum()), (ctypes.c_int64 * 2)()
     while left:
         size = min(limit, left)
-        probe, build = (torch.empty(size, dtype=torch.int32) for _ in range(2))
+        probe, build = (empty(size, torch.int32) for _ in range(2))
         made = library.pystachio_pairs(
             starts.data_ptr(),
             counts.data_ptr(),

@@ -14,6 +14,7 @@ import torch
 
 from pystachio.operators.column import Bounds
 from pystachio.operators.kernels import native
+from pystachio.operators.kernels.host_memory import zeros
 
 _FEWEST_BYTES: Final = 1 << 20
 _BYTES_PER_KEY: Final = 32
@@ -130,10 +131,10 @@ def bloom_words(keys: int) -> int:
 
 def bloom_filter(keys: np.ndarray, words: int) -> BloomFilter | None:
     """Of any integers; None where it would be too slow to make."""
-    library = native.library()
+    library = native.library(len(keys))
     if library is None:
         return None
-    bloom = BloomFilter(torch.zeros(words, dtype=torch.int64))
+    bloom = BloomFilter(zeros(words, torch.int64))
     wide = np.ascontiguousarray(keys, dtype=np.int64)
     library.pystachio_set_bloom(wide.ctypes.data, len(wide), bloom.words.data_ptr(), bloom.shift)
     return bloom
@@ -146,13 +147,13 @@ def bits_bytes(span: int) -> int:
 
 def bit_set(keys: np.ndarray, low: int, span: int) -> BitSet | None:
     """Of the integers `keys` from `low` on; None when those are all `span` of them."""
-    nbytes, library = bits_bytes(span), native.library()
+    nbytes, library = bits_bytes(span), native.library(len(keys))
     if library is None:
         flags = np.zeros(8 * nbytes, dtype=np.bool_)
         flags[np.subtract(keys, low, dtype=np.int64)] = True
         bits = torch.from_numpy(np.packbits(flags, bitorder="little"))
         return None if flags[:span].all() else BitSet(low, span, bits)
-    bits = torch.zeros(nbytes, dtype=torch.uint8)
+    bits = zeros(nbytes, torch.uint8)
     wide = np.ascontiguousarray(keys, dtype=np.int64)
     distinct = library.pystachio_set_bits(wide.ctypes.data, len(wide), low, bits.data_ptr())
     return None if distinct == span else BitSet(low, span, bits)

@@ -9,6 +9,7 @@ from typing import Final
 import torch
 
 from pystachio.operators.kernels import native
+from pystachio.operators.kernels.host_memory import empty
 
 MOST_PARTS: Final = 256
 """As in native/groups.h."""
@@ -41,8 +42,8 @@ def rows_by_part(
     library = native.library()
     assert library is not None
     parts = most << bits
-    offsets = torch.empty(parts + 1, dtype=torch.int32)
-    order = torch.empty(len(hashes), dtype=torch.int32)
+    offsets = empty(parts + 1, torch.int32)
+    order = empty(len(hashes), torch.int32)
     above = None if above is None else above.to(torch.int32).contiguous()
     library.pystachio_split_rows(
         hashes.data_ptr(),
@@ -71,8 +72,8 @@ def rows_by_values(
     values = [column.contiguous() for column, _ in columns]
     validity = [None if valid is None else valid.contiguous() for _, valid in columns]
     rows = len(values[0])
-    part_of = torch.empty(rows, dtype=torch.uint8)
-    offsets, order = torch.empty(parts + 1, dtype=torch.int32), torch.empty(rows, dtype=torch.int32)
+    part_of = empty(rows, torch.uint8)
+    offsets, order = empty(parts + 1, torch.int32), empty(rows, torch.int32)
     above = None if above is None else above.to(torch.int32).contiguous()
     status = library.pystachio_split_by_values(
         (ctypes.c_void_p * count)(*[column.data_ptr() for column in values]),

@@ -123,7 +123,7 @@ class Program:
         changes: Sequence[Change] = (),
     ) -> ProgramRun:
         """Process the `parts` from row `begin` of `part` on, as far as the `capacity` of the outputs allows."""
-        library = native.library()
+        library = native.library(sum(each.length for each in parts))
         assert library is not None, "asked before the program was made"
         code = self.code
         if changes:

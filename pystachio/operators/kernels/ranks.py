@@ -12,6 +12,7 @@ from typing import Final
 import torch
 
 from pystachio.operators.kernels import native
+from pystachio.operators.kernels.host_memory import copied, empty
 
 _CODES_PER_WORD: Final = 64
 _WORD_BYTES: Final = 16
@@ -32,9 +33,9 @@ class RankTable:
 
     def lookup(self, codes: torch.Tensor) -> torch.Tensor:
         """int32 [rows]: 1 + the rank of each code (int32 or int64 [rows], in [0, span]), 0 for one that is absent."""
-        library, codes = native.library(), codes.contiguous()
+        library, codes = native.library(codes.shape[0]), codes.contiguous()
         assert library is not None, "made by it"
-        found = torch.empty(codes.shape[0], dtype=torch.int32)
+        found = empty(codes.shape[0], torch.int32)
         status = library.pystachio_find_ranks(
             self.words.data_ptr(), self.span, codes.data_ptr(), codes.itemsize, codes.shape[0], found.data_ptr()
         )
@@ -66,12 +67,13 @@ def nbytes(span: int) -> int:
 
 def number(codes: torch.Tensor, span: int) -> RankNumbering:
     """The distinct ones of `codes` (int32 or int64 [rows], in [0, span)), where that `is_available`."""
-    library, codes, rows = native.library(), codes.contiguous(), codes.shape[0]
+    codes, rows = codes.contiguous(), codes.shape[0]
+    library = native.library(rows)
     assert library is not None
     words = torch.zeros((span // _CODES_PER_WORD + 1, 2), dtype=torch.int64)
-    numbers, first = (torch.empty(rows, dtype=torch.int32) for _ in range(2))
+    numbers, first = (empty(rows, torch.int32) for _ in range(2))
     distinct = library.pystachio_rank_codes(
         codes.data_ptr(), codes.itemsize, rows, span, words.data_ptr(), numbers.data_ptr(), first.data_ptr()
     )
     assert distinct >= 0, "codes in their span"
-    return RankNumbering(RankTable(words, span), numbers, first if distinct == rows else first[:distinct].clone())
+    return RankNumbering(RankTable(words, span), numbers, first if distinct == rows else copied(first[:distinct]))

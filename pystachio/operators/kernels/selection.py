@@ -19,6 +19,7 @@ from pystachio.operators.column import (
     WideDecimalColumn,
 )
 from pystachio.operators.kernels import primitives
+from pystachio.operators.kernels.host_memory import as_dtype, taken
 from pystachio.operators.kernels.strings import index, unify
 from pystachio.operators.kernels.texts import take_texts
 from pystachio.operators.kernels.views import (
@@ -35,19 +36,19 @@ from pystachio.operators.placement import rebuilt, tensors_of, values_on
 
 def take(column: Column, indices: torch.Tensor) -> Column:
     """Rows `indices` (int32 or int64, in range) of the column, in that order."""
-    validity = None if column.validity is None else column.validity.index_select(0, indices)
+    validity = None if column.validity is None else taken(column.validity, indices)
     match column:
         case FixedColumn(type=type_, values=values, bounds=bounds):
             if _same_everywhere(column) and len(indices) <= len(values):
                 return FixedColumn(type_, values[: len(indices)], None, bounds)
-            return FixedColumn(type_, values.index_select(0, indices), validity, bounds)
+            return FixedColumn(type_, taken(values, indices), validity, bounds)
         case WideDecimalColumn(type=type_, high=high, low=low):
-            return WideDecimalColumn(type_, high.index_select(0, indices), low.index_select(0, indices), validity)
+            return WideDecimalColumn(type_, taken(high, indices), taken(low, indices), validity)
         case DictionaryColumn(type=type_, codes=codes, dictionary=dictionary):
-            return DictionaryColumn(type_, codes.index_select(0, indices), dictionary, validity)
+            return DictionaryColumn(type_, taken(codes, indices), dictionary, validity)
         case BytesColumn():
-            taken = take_texts(column, indices)
-            return taken if validity is None else BytesColumn(taken.type, taken.offsets, taken.data, validity)
+            texts = take_texts(column, indices)
+            return texts if validity is None else BytesColumn(texts.type, texts.offsets, texts.data, validity)
         case ViewColumn():
             seen = take_views(column, indices.contiguous())
             return seen if validity is None else with_validity(seen, validity)
@@ -273,7 +274,7 @@ def _concat_validity(columns: Sequence[Column]) -> torch.Tensor | None:
 def _concat_fixed(columns: Sequence[FixedColumn]) -> FixedColumn:
     # A column of type NULL, or of NULLs only, must not decide the dtype; integers promote to the widest.
     dtype = reduce(torch.promote_types, (column.values.dtype for column in columns))
-    values = torch.cat([column.values.to(dtype) for column in columns])
+    values = torch.cat([as_dtype(column.values, dtype) for column in columns])
     bounds = union_bounds([column.bounds for column in columns])
     return FixedColumn(columns[0].type, values, _concat_validity(columns), bounds)
 
@@ -286,7 +287,7 @@ def _concat_wide(columns: Sequence[WideDecimalColumn]) -> WideDecimalColumn:
 
 def _concat_codes(columns: Sequence[DictionaryColumn]) -> DictionaryColumn:
     dtype = reduce(torch.promote_types, (column.codes.dtype for column in columns))
-    codes = torch.cat([column.codes.to(dtype) for column in columns])
+    codes = torch.cat([as_dtype(column.codes, dtype) for column in columns])
     first = columns[0]
     return DictionaryColumn(first.type, codes, first.dictionary, _concat_validity(columns))
 

@@ -12,6 +12,7 @@ from pystachio.operators.arrow import codes_from_arrow, column_from_arrow, dicti
 from pystachio.operators.column import BytesColumn, Dictionary, FixedColumn, ViewColumn
 from pystachio.operators.kernels import hash_compiled, native
 from pystachio.operators.kernels.hash_compiled import MOST_ROWS, TextTable
+from pystachio.operators.kernels.host_memory import empty
 
 
 def take_texts(column: BytesColumn, indices: torch.Tensor) -> BytesColumn:
@@ -24,12 +25,12 @@ def take_texts(column: BytesColumn, indices: torch.Tensor) -> BytesColumn:
         assert isinstance(taken, BytesColumn)
         return BytesColumn(column.type, taken.offsets, taken.data)
     offsets, data, indices = column.offsets.contiguous(), column.data.contiguous(), indices.contiguous()
-    to_offsets = torch.empty(len(indices) + 1, dtype=torch.int64)
+    to_offsets = empty(len(indices) + 1, torch.int64)
     positions = indices.data_ptr(), indices.itemsize, len(indices)
     status = library.pystachio_gather_offsets(offsets.data_ptr(), len(column), *positions, to_offsets.data_ptr())
     if status != native.Status.OK:
         raise IndexError("a position outside the strings")
-    out = torch.empty(int(to_offsets[-1]), dtype=torch.uint8)
+    out = empty(int(to_offsets[-1]), torch.uint8)
     library.pystachio_gather_bytes(
         offsets.data_ptr(), data.data_ptr(), len(data), *positions, to_offsets.data_ptr(), out.data_ptr(), len(out)
     )
@@ -81,7 +82,7 @@ def text_lengths(column: BytesColumn) -> torch.Tensor | None:
     library = native.library()
     if library is None:
         return None
-    lengths = torch.empty(len(column), dtype=torch.int32)
+    lengths = empty(len(column), torch.int32)
     offsets, data = column.offsets.contiguous(), column.data.contiguous()
     texts = offsets.data_ptr(), data.data_ptr(), len(data), len(column)
     status = library.pystachio_text_lengths(*texts, lengths.data_ptr())
@@ -92,7 +93,7 @@ def hash_texts(column: BytesColumn | ViewColumn) -> torch.Tensor:
     """int64 [rows], equal where strings on a CPU are; the C library must be there."""
     library = native.library()
     assert library is not None
-    hashes = torch.empty(len(column), dtype=torch.int64)
+    hashes = empty(len(column), torch.int64)
     if isinstance(column, ViewColumn):
         library.pystachio_hash_views(column.views.data_ptr(), len(column), hashes.data_ptr())
         return hashes

@@ -14,6 +14,7 @@ import torch
 
 from pystachio.operators.column import BytesColumn, Column, ViewColumn
 from pystachio.operators.kernels import native, primitives
+from pystachio.operators.kernels.host_memory import empty
 
 _MOST_KEPT: Final = 2
 _MOST_WAITING: Final = 8
@@ -66,8 +67,8 @@ def concat_views(columns: Sequence[ViewColumn | BytesColumn], validity: torch.Te
 
 def materialised(column: ViewColumn) -> BytesColumn:
     """The same rows with bytes of their own."""
-    offsets = torch.empty(len(column) + 1, dtype=torch.int64)
-    data = torch.empty(column.text_bytes, dtype=torch.uint8)
+    offsets = empty(len(column) + 1, torch.int64)
+    data = empty(column.text_bytes, torch.uint8)
     copy_views(column.views, offsets, data)
     return BytesColumn(column.type, offsets, data, column.validity)
 

@@ -17,6 +17,9 @@ from pathlib import Path
 INTERFACE_VERSION = 23
 _NAME = "_native"
 
+FEW_ROWS = 1 << 12
+"""What is done with so many takes less time than to have the interpreter back (`kernels.host_memory`)."""
+
 LOWEST = -(2**63)
 HIGHEST = 2**63 - 1
 
@@ -112,10 +115,11 @@ class Strings(ctypes.Structure):
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """The library, or why there is none."""
+    """The library, or why there is none. Calls of `brief`, the same one, keep the interpreter."""
 
     library: ctypes.CDLL | None
     problem: str
+    brief: ctypes.CDLL | None = None
 
 
 @cache
@@ -134,8 +138,10 @@ def load_from(folder: Path) -> Loaded:
     return Loaded(None, "it was not built: there was no C compiler at installation")
 
 
-def library() -> ctypes.CDLL | None:
-    return load().library
+def library(rows: int | None = None) -> ctypes.CDLL | None:
+    """The library, if there is one; for calls about FEW_ROWS or less: one that keeps the interpreter meanwhile."""
+    loaded = load()
+    return loaded.library if rows is None or rows > FEW_ROWS else loaded.brief
 
 
 def _load(path: Path) -> Loaded:
@@ -146,8 +152,10 @@ def _load(path: Path) -> Loaded:
         return Loaded(None, f"it cannot be loaded: {error}")
     if version != INTERFACE_VERSION:
         return Loaded(None, "it was built from other sources: install again")
-    _declare(loaded)
-    return Loaded(loaded, "")
+    brief = ctypes.PyDLL(str(path))
+    for handle in (loaded, brief):
+        _declare(handle)
+    return Loaded(loaded, "", brief)
 
 
 def _declare(loaded: ctypes.CDLL) -> None:
