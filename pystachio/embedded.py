@@ -42,7 +42,7 @@ from pystachio.runtime.central import OpenCentre, OwnCentre
 from pystachio.runtime.control import ControlServer
 from pystachio.runtime.devices import choose_device
 from pystachio.runtime.host import NodeHost
-from pystachio.runtime.interpreter import switch_threads_often
+from pystachio.runtime.interpreter import collect_after_many_objects, switch_threads_often
 from pystachio.runtime.memory import Tier
 from pystachio.runtime.node import LOCAL, Node, NodeStatistics
 from pystachio.runtime.settings import ExecutionSettings
@@ -95,6 +95,7 @@ class EmbeddedNode:
         `locate` is that of `IoSchedulerService`, of what is not emulated."""
         keep_freed_memory()
         switch_threads_often()
+        collect_after_many_objects()
         device = choose_device(settings.device)
         locate_all, open_device = emulating(
             [Emulation(str(disk.path), disk.rate, disk.latency, disk.depth) for disk in settings.emulated],
