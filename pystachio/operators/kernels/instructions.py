@@ -33,6 +33,7 @@ class Operation(IntEnum):
     LOAD_FLOAT = auto()
     LOAD_MASK = auto()
     INPUT_RANGE = auto()
+    INPUT_COMPARE = auto()
     INPUT_MEMBER = auto()
     INPUT_BIT = auto()
     BIT = auto()

@@ -99,6 +99,42 @@ def test_comparisons(count: int, which: str) -> None:
 
 @every_length
 @every_choice
+@pytest.mark.parametrize("dtype", INTEGERS)
+def test_comparisons_of_columns(count: int, which: str, dtype: torch.dtype) -> None:
+    chance, rows, written = rng(14), positions(which, count), Written()
+    left, right = numbers(chance, count, dtype), numbers(chance, count, dtype)
+    alike = torch.from_numpy(chance.random(count) < 0.3)
+    right = torch.where(alike, left, right)
+    columns = written.input(left), written.input(right)
+    x, y = chosen(left, rows), chosen(right, rows)
+    wanted = [x == y, x != y, x < y, x <= y]
+    for comparison in Comparison:
+        compared = written.compute(Operation.INPUT_COMPARE, *columns, comparison, kind=kind_of(dtype), is_mask=True)
+        written.out(compared)
+    for found, expected in zip(written.run(count, rows), wanted, strict=True):
+        same(found, expected)
+
+
+@every_length
+@every_choice
+@pytest.mark.parametrize("span", [1, 2, 63, 64, 65, 100, 127, 128])
+def test_members_of_short_tables(count: int, which: str, span: int) -> None:
+    chance, rows, written = rng(15), positions(which, count), Written()
+    values, table = numbers(chance, count, torch.int8), masks(chance, span)
+    column, wanted = written.input(values), []
+    looked_up = written.assembler.table(table)
+    here = chosen(values, rows).astype(object)
+    for low in (-128, -100, -1, 0, 1, 127, 128, 1000):
+        expected = np.array([0 <= value - low < span and bool(table[value - low]) for value in here], dtype=bool)
+        kind = kind_of(torch.int8)
+        written.out(written.compute(Operation.INPUT_MEMBER, column, looked_up, x=low, y=span, kind=kind, is_mask=True))
+        wanted.append(expected)
+    for found, expected in zip(written.run(count, rows), wanted, strict=True):
+        same(found, expected)
+
+
+@every_length
+@every_choice
 def test_arithmetic_on_integers_wraps(count: int, which: str) -> None:
     chance, rows, written = rng(4), positions(which, count), Written()
     values = [numbers(chance, count), numbers(chance, count)]

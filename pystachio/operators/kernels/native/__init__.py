@@ -14,7 +14,7 @@ from functools import cache
 from importlib.machinery import EXTENSION_SUFFIXES
 from pathlib import Path
 
-INTERFACE_VERSION = 23
+INTERFACE_VERSION = 24
 _NAME = "_native"
 
 FEW_ROWS = 1 << 12

@@ -164,8 +164,11 @@ PS_CLONES static void run_from(ps_run *run, const ps_instruction *now, vector v,
         case PS_LOAD_FLOAT: load_float(v, run->inputs[now->a], now->kind, FLOATS(now->out)); break;
         case PS_LOAD_MASK: load_mask(v, run->inputs[now->a], MASK(now->out)); break;
         case PS_INPUT_RANGE: input_range(v, run->inputs[now->a], now->kind, now->x, now->y, MASK(now->out)); break;
+        case PS_INPUT_COMPARE:
+            input_compare(v, run->inputs[now->a], run->inputs[now->b], now->kind, now->c, MASK(now->out));
+            break;
         case PS_INPUT_MEMBER:
-            input_member(v, run->inputs[now->a], now->kind, run->tables[now->b], now->x, now->y, MASK(now->out));
+            input_is_member(v, run->inputs[now->a], now->kind, run->tables[now->b], now->x, now->y, MASK(now->out));
             break;
         case PS_INPUT_BIT:
             input_bit(v, run->inputs[now->a], now->kind, run->tables[now->b], now->x, now->y, MASK(now->out));

@@ -22,6 +22,7 @@ enum ps_operation {
     PS_LOAD_FLOAT,     /* out = in[a], of `kind` */
     PS_LOAD_MASK,      /* mask out = in[a] */
     PS_INPUT_RANGE,    /* mask out = x <= in[a] <= y; both fit `kind` */
+    PS_INPUT_COMPARE,  /* mask out = in[a] (comparison) c in[b], both of `kind` */
     PS_INPUT_MEMBER,   /* mask out = table[b][in[a] - x], 0 outside [0, y) */
     PS_INPUT_BIT,      /* mask out = bit in[a] - x of table[b], 0 outside [0, y); 32-bit words, x + y < 2^31, `kind` <= 32 bits */
     PS_BIT,            /* mask out = bit a - x of table[b], 0 outside [0, y) */

@@ -51,6 +51,26 @@ bits_wide(int32_t n, const void *column, int32_t kind, const uint32_t *words, ui
     }
 }
 
+#define BYTES_AT_ONCE 64
+
+/* 64 rows at a time, by a table of at most 128 bytes, which two registers hold. */
+__attribute__((target("avx512f,avx512bw,avx512vl,avx512vbmi"))) static void
+member_bytes_wide(int32_t n, const uint8_t *restrict column, const uint8_t *restrict table, uint8_t low, uint8_t span,
+                  uint8_t *restrict out) {
+    const __m512i first = _mm512_set1_epi8((char)low), width = _mm512_set1_epi8((char)span);
+    int32_t upper = span > BYTES_AT_ONCE ? span - BYTES_AT_ONCE : 0;
+#define LEADING(COUNT) ((COUNT) >= BYTES_AT_ONCE ? ~(__mmask64)0 : ((__mmask64)1 << (COUNT)) - 1)
+    __m512i near = _mm512_maskz_loadu_epi8(LEADING(span), table);
+    __m512i far = _mm512_maskz_loadu_epi8(LEADING(upper), table + (upper ? BYTES_AT_ONCE : 0));
+    for (int32_t i = 0; i < n; i += BYTES_AT_ONCE) {
+        __mmask64 there = LEADING(n - i);
+        __m512i at = _mm512_sub_epi8(_mm512_maskz_loadu_epi8(there, column + i), first);
+        __mmask64 inside = _mm512_cmplt_epu8_mask(at, width);
+        _mm512_mask_storeu_epi8(out + i, there, _mm512_maskz_permutex2var_epi8(inside, near, at, far));
+    }
+#undef LEADING
+}
+
 /* `bloom` of program_loops.h, 8 rows at a time. */
 __attribute__((target("avx512f,avx512bw,avx512vl,avx512dq"))) static void
 bloom_wide(int32_t n, const int64_t *restrict values, const uint64_t *restrict words, int64_t shift,
@@ -105,6 +125,18 @@ PS_INLINE void may_have(int32_t n, const int64_t *restrict values, const uint64_
     }
 #endif
     bloom(n, values, words, shift, out);
+}
+
+PS_INLINE void input_is_member(vector v, const void *input, int32_t kind, const uint8_t *table, int64_t low,
+                               int64_t span, uint8_t *restrict out) {
+#if PS_HAS_WIDE
+    if (v.whole && kind == PS_INT8 && low >= INT8_MIN && low <= INT8_MAX && span > 0 && span <= 2 * BYTES_AT_ONCE &&
+        low + span <= INT8_MAX + 1 && has_wide_loops()) {
+        member_bytes_wide(v.n, (const uint8_t *)input + v.base, table, (uint8_t)low, (uint8_t)span, out);
+        return;
+    }
+#endif
+    input_member(v, input, kind, table, low, span, out);
 }
 
 /* `kind` is of at most 32 bits, and low + span below 2^31. */

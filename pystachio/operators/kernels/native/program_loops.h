@@ -122,6 +122,31 @@ PS_INLINE void input_range(vector v, const void *input, int32_t kind, int64_t lo
 #undef LOOP
 }
 
+#define COMPARED(EACH_OF, LEFT, RIGHT)                                                                                 \
+    switch (comparison) {                                                                                              \
+    case PS_EQUAL: EACH_OF(out[i] = (LEFT) == (RIGHT);) break;                                                         \
+    case PS_NOT_EQUAL: EACH_OF(out[i] = (LEFT) != (RIGHT);) break;                                                     \
+    case PS_LESS: EACH_OF(out[i] = (LEFT) < (RIGHT);) break;                                                           \
+    default: EACH_OF(out[i] = (LEFT) <= (RIGHT);) break;                                                               \
+    }
+
+PS_INLINE void input_compare(vector v, const void *left, const void *right, int32_t kind, int32_t comparison,
+                             uint8_t *restrict out) {
+    int32_t n = v.n;
+#define LOOP(TYPE, UNSIGNED)                                                                                           \
+    {                                                                                                                  \
+        const TYPE *restrict a = left, *restrict b = right;                                                            \
+        if (v.whole) {                                                                                                 \
+            a += v.base, b += v.base;                                                                                  \
+            COMPARED(EACH, a[i], b[i])                                                                                 \
+        } else                                                                                                         \
+            COMPARED(EACH_APART, a[alone(v.rows[i])], b[alone(v.rows[i])])                                             \
+    }
+    OF_INTEGERS(kind, LOOP)
+#undef LOOP
+}
+#undef COMPARED
+
 PS_INLINE void input_member(vector v, const void *input, int32_t kind, const uint8_t *restrict table, int64_t low,
                             int64_t span, uint8_t *restrict out) {
     int32_t n = v.n;
