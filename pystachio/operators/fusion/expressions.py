@@ -195,11 +195,11 @@ def _comparison(trace: Trace, function: str, left: Expression, right: Expression
     steps = ratio(first.type, second.type)
     if steps is None:
         raise NotTraceable(f"comparing {first.type} and {second.type}")
-    if steps == 1 and first.dtype == second.dtype and isinstance(first.values, Input):
-        if isinstance(second.values, Input):
-            numbers, kind = (trace.input(first.values), trace.input(second.values)), kind_of(first.dtype)
-            mask = trace.assembler.compute(Operation.INPUT_COMPARE, *numbers, comparison, kind=kind, is_mask=True)
-            return trace.both(valid, mask)
+    origins = first.values, second.values
+    if steps == 1 and first.dtype == second.dtype and isinstance(origins[0], Input) and isinstance(origins[1], Input):
+        columns, kind = (trace.input(origins[0]), trace.input(origins[1])), kind_of(first.dtype)
+        mask = trace.assembler.compute(Operation.INPUT_COMPARE, *columns, comparison, kind=kind, is_mask=True)
+        return trace.both(valid, mask)
     pair = [trace.values(first), trace.values(second)]
     scaled, factor = (0, steps) if steps >= 1 else (1, 1 / steps)
     if factor != 1:
