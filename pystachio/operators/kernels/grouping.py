@@ -13,6 +13,7 @@ from pystachio.operators.column import BytesColumn, Column, ViewColumn
 from pystachio.operators.kernels import direct, hash_table, native, primitives
 from pystachio.operators.kernels.direct import SLOTS_PER_ROW
 from pystachio.operators.kernels.hash_compiled import MOST_ROWS, MOST_WORDS, number_runs
+from pystachio.operators.kernels.host_memory import as_dtype
 from pystachio.operators.kernels.keys import KeyCodes, group_words
 from pystachio.operators.kernels.numbering import Numbering
 from pystachio.operators.kernels.views import texts_equal
@@ -42,7 +43,7 @@ class Grouping:
 
     @cached_property
     def ids(self) -> torch.Tensor | None:
-        return None if self.codes is None else self.codes.to(torch.int64)
+        return None if self.codes is None else as_dtype(self.codes, torch.int64)
 
     @property
     def groups(self) -> int:

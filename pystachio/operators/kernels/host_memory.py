@@ -7,6 +7,7 @@ of a few rows 80. numpy keeps the interpreter for what is short.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final
 
 import numpy as np
@@ -26,6 +27,9 @@ NUMPY: Final[dict[torch.dtype, type[np.generic]]] = {
 }
 """What torch's dtypes are called there."""
 
+_SHORT_COPY: Final = 1 << 16
+"""Rows that are copied in so little time, one after the other as they are."""
+
 
 def empty(rows: int, dtype: torch.dtype) -> torch.Tensor:
     """`torch.empty` of [rows]."""
@@ -39,16 +43,31 @@ def zeros(rows: int, dtype: torch.dtype) -> torch.Tensor:
 
 def copied(values: torch.Tensor) -> torch.Tensor:
     """`values.clone()`, of values on the host."""
-    return values.clone() if values.shape[0] > FEW_ROWS else torch.from_numpy(values.numpy().copy())
+    return values.clone() if values.shape[0] > _SHORT_COPY else torch.from_numpy(values.numpy().copy())
 
 
 def taken(values: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
     """`values.index_select(0, rows)`, on any device."""
-    if rows.shape[0] > FEW_ROWS or values.device.type != "cpu":
-        return values.index_select(0, rows)
-    return torch.from_numpy(values.numpy().take(rows.numpy()))
+    if _is_brief(values, rows.shape[0]):
+        return torch.from_numpy(values.numpy().take(rows.numpy()))
+    return values.index_select(0, rows)
+
+
+def joined(parts: Sequence[torch.Tensor], dtype: torch.dtype) -> torch.Tensor:
+    """`torch.cat` of [rows] each, as values of `dtype`; on any device."""
+    if _is_brief(parts[0], sum(part.shape[0] for part in parts)):
+        return torch.from_numpy(np.concatenate([part.numpy() for part in parts], dtype=NUMPY[dtype], casting="unsafe"))
+    return torch.cat([part if part.dtype == dtype else part.to(dtype) for part in parts])
 
 
 def as_dtype(values: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
     """`values.to(dtype)`, on any device."""
-    return values if values.dtype == dtype else values.to(dtype)
+    if values.dtype == dtype:
+        return values
+    if _is_brief(values, values.shape[0]):
+        return torch.from_numpy(values.numpy().astype(NUMPY[dtype]))
+    return values.to(dtype)
+
+
+def _is_brief(values: torch.Tensor, rows: int) -> bool:
+    return rows <= FEW_ROWS and values.device.type == "cpu"

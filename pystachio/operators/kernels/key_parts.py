@@ -24,6 +24,7 @@ from pystachio.operators.column import (
 )
 from pystachio.operators.kernels import primitives
 from pystachio.operators.kernels.bounds import bounds_of, with_measured_bounds
+from pystachio.operators.kernels.host_memory import as_dtype
 from pystachio.operators.kernels.selection import plain, widen
 from pystachio.operators.kernels.strings import find, index, to_codes, translate
 from pystachio.operators.kernels.views import materialised
@@ -247,5 +248,5 @@ def _clamped_offset(values: torch.Tensor, low: int, span: int) -> torch.Tensor:
     if values.dtype == torch.bool:
         values = values.view(torch.int8)
     narrow = values.dtype != torch.int64 and span < 2**31 - 1 and low >= -(2**31) and low + span <= 2**31
-    values = values.to(torch.int32 if narrow else torch.int64)
+    values = as_dtype(values, torch.int32 if narrow else torch.int64)
     return primitives(values.device).offsets_within(values, low, span)

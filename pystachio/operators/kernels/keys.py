@@ -13,6 +13,7 @@ import torch
 
 from pystachio.operators.column import BytesColumn, Column, ViewColumn
 from pystachio.operators.kernels import hash_table
+from pystachio.operators.kernels.host_memory import as_dtype
 from pystachio.operators.kernels.key_parts import (
     SPAN_LIMIT,
     Digits,
@@ -177,7 +178,7 @@ def _fold(columns: Sequence[Column], parts: Sequence[tuple[int, KeyPart]]) -> tu
 def _append(code: torch.Tensor, digits: torch.Tensor, radix: int, span: int) -> torch.Tensor:
     """code * radix + digits, which is below `span`."""
     dtype = torch.int32 if span < 2**31 else torch.int64
-    return code.to(dtype).mul(radix).add_(digits.to(dtype))
+    return as_dtype(code, dtype).mul(radix).add_(as_dtype(digits, dtype))
 
 
 def _number(values: torch.Tensor) -> tuple[torch.Tensor, int, HashTable]:

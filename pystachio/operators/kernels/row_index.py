@@ -11,6 +11,7 @@ import torch
 from pystachio.operators.column import Column
 from pystachio.operators.kernels import direct, hash_table, primitives, ranks
 from pystachio.operators.kernels.direct import DirectTable
+from pystachio.operators.kernels.host_memory import joined
 from pystachio.operators.kernels.key_parts import RangedKeys
 from pystachio.operators.kernels.keys import KeyCodes, KeyEncoding
 from pystachio.operators.kernels.numbering import HashTable, Numbering, row_dtype
@@ -176,7 +177,7 @@ def _as_flags(found: torch.Tensor) -> torch.Tensor:
 
 
 def _with_none(values: torch.Tensor) -> torch.Tensor:
-    return torch.cat((values.new_zeros(1), values))
+    return joined((values.new_zeros(1), values), values.dtype)
 
 
 def _ranges(groups: torch.Tensor, count: int, kept: torch.Tensor | None) -> tuple[torch.Tensor, torch.Tensor | None]:

@@ -19,7 +19,7 @@ from pystachio.operators.column import (
     WideDecimalColumn,
 )
 from pystachio.operators.kernels import primitives
-from pystachio.operators.kernels.host_memory import as_dtype, taken
+from pystachio.operators.kernels.host_memory import joined, taken
 from pystachio.operators.kernels.strings import index, unify
 from pystachio.operators.kernels.texts import take_texts
 from pystachio.operators.kernels.views import (
@@ -274,7 +274,7 @@ def _concat_validity(columns: Sequence[Column]) -> torch.Tensor | None:
 def _concat_fixed(columns: Sequence[FixedColumn]) -> FixedColumn:
     # A column of type NULL, or of NULLs only, must not decide the dtype; integers promote to the widest.
     dtype = reduce(torch.promote_types, (column.values.dtype for column in columns))
-    values = torch.cat([as_dtype(column.values, dtype) for column in columns])
+    values = joined([column.values for column in columns], dtype)
     bounds = union_bounds([column.bounds for column in columns])
     return FixedColumn(columns[0].type, values, _concat_validity(columns), bounds)
 
@@ -287,7 +287,7 @@ def _concat_wide(columns: Sequence[WideDecimalColumn]) -> WideDecimalColumn:
 
 def _concat_codes(columns: Sequence[DictionaryColumn]) -> DictionaryColumn:
     dtype = reduce(torch.promote_types, (column.codes.dtype for column in columns))
-    codes = torch.cat([as_dtype(column.codes, dtype) for column in columns])
+    codes = joined([column.codes for column in columns], dtype)
     first = columns[0]
     return DictionaryColumn(first.type, codes, first.dictionary, _concat_validity(columns))
 

@@ -17,6 +17,7 @@ from pystachio.operators.arrow import (
     large_array,
 )
 from pystachio.operators.column import BytesColumn, Dictionary, DictionaryColumn, FixedColumn, ViewColumn
+from pystachio.operators.kernels.host_memory import as_dtype
 from pystachio.operators.kernels.texts import encode_texts, find_texts, number_texts
 from pystachio.operators.kernels.views import materialised
 from pystachio.operators.placement import column_on, on_device, table_on
@@ -92,7 +93,7 @@ def _positions(source: Dictionary, target: Dictionary) -> torch.Tensor:
 
 def index(codes: torch.Tensor) -> torch.Tensor:
     """Codes in a dtype that index_select takes."""
-    return codes if codes.dtype in (torch.int32, torch.int64) else codes.to(torch.int32)
+    return codes if codes.dtype == torch.int64 else as_dtype(codes, torch.int32)
 
 
 def _union(dictionaries: tuple[Dictionary, ...]) -> Dictionary:
