@@ -28,7 +28,7 @@ NUMPY: Final[dict[torch.dtype, type[np.generic]]] = {
 """What torch's dtypes are called there."""
 
 _SHORT_COPY: Final = 1 << 16
-"""Rows that are copied in so little time, one after the other as they are."""
+"""Rows that are copied or cleared in so little time, one after the other."""
 
 
 def empty(rows: int, dtype: torch.dtype) -> torch.Tensor:
@@ -38,7 +38,7 @@ def empty(rows: int, dtype: torch.dtype) -> torch.Tensor:
 
 def zeros(rows: int, dtype: torch.dtype) -> torch.Tensor:
     """`torch.zeros` of [rows]."""
-    return torch.zeros(rows, dtype=dtype) if rows > FEW_ROWS else torch.from_numpy(np.zeros(rows, NUMPY[dtype]))
+    return torch.zeros(rows, dtype=dtype) if rows > _SHORT_COPY else torch.from_numpy(np.zeros(rows, NUMPY[dtype]))
 
 
 def copied(values: torch.Tensor) -> torch.Tensor:
