@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 import numpy as np
@@ -120,7 +120,16 @@ class FoldedGroups:
 
     def without_states(self) -> FoldedGroups:
         """For another run of the same plan."""
-        return replace(self)
+        return FoldedGroups(
+            self.keys,
+            self.order,
+            self.slots,
+            self.accumulators,
+            self.columns,
+            self.largest,
+            self.multiplied,
+            self.rebased,
+        )
 
     def fits(self, columns: Sequence[Column | None], rows: int) -> bool:
         """Whether these rows can be folded."""

@@ -70,16 +70,15 @@ class _Kept:
             known if place is None else run.tables[place]
             for known, place in zip(segment.program.tables, self.tables, strict=True)
         )
-        return Written(
-            self.written.bounds,
-            replace(
-                segment,
-                tested=(segment.tested[:1] + run.uses),
-                program=replace(segment.program, tables=tables),
-                columns=_with_columns(segment.columns, [None if n is None else run.columns[n] for n in self.columns]),
-                folded=None if segment.folded is None else segment.folded.without_states(),
-            ),
+        of_run = Segment(
+            segment.stages,
+            segment.tested[:1] + run.uses,
+            segment.program.with_tables(tables),
+            segment.inputs,
+            _with_columns(segment.columns, [None if n is None else run.columns[n] for n in self.columns]),
+            None if segment.folded is None else segment.folded.without_states(),
         )
+        return Written(self.written.bounds, of_run)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

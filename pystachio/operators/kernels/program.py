@@ -111,6 +111,20 @@ class Program:
     expansions: int
     step: int
 
+    def with_tables(self, tables: tuple[torch.Tensor, ...]) -> Program:
+        """The same program on other tables, which look like its own."""
+        return Program(
+            self.code,
+            tables,
+            self.fixed,
+            self.outputs,
+            self.registers,
+            self.masks,
+            self.boundaries,
+            self.expansions,
+            self.step,
+        )
+
     def run(
         self,
         parts: Sequence[InputRows],

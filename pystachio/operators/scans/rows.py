@@ -73,6 +73,25 @@ class FilterUse:
             self._passed += passed
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class ReadOrder:
+    """Which positions are read when. Those `tested` by the predicate, and those of filters, come `first` and decide
+    which rows survive; the `rest` is only put out. `test` is the predicate over the columns `tested`."""
+
+    tested: tuple[int, ...]
+    test: Expression | None
+    first: tuple[int, ...]
+    rest: tuple[int, ...]
+
+    @classmethod
+    def of(cls, predicate: Expression | None, filters: Iterable[int], output: Iterable[int]) -> ReadOrder:
+        """`filters`: the positions that they test."""
+        tested = () if predicate is None else tuple(sorted(fields_of(predicate)))
+        test = None if predicate is None else shift_fields(predicate, tested.index)
+        first = {*filters, *tested}
+        return cls(tested, test, tuple(sorted(first)), tuple(sorted(set(output) - first)))
+
+
 @dataclass(frozen=True, eq=False)
 class RowReader:
     """What a scan does with the bytes of a unit. Positions are in the scan's `columns`.
@@ -94,26 +113,28 @@ class RowReader:
     kept: dict[Hashable, object] = field(default_factory=dict, repr=False)
     """What the runs of the scan keep for each other; so is `pace`."""
     pace: Pace = field(default_factory=Pace, repr=False)
+    known_order: ReadOrder | None = field(default=None, repr=False)
+    """What `order` is, if the scan knows it from another run."""
 
     @cached_property
+    def order(self) -> ReadOrder:
+        return self.known_order or ReadOrder.of(self.predicate, (use.position for use in self.filters), self.output)
+
+    @property
     def first(self) -> tuple[int, ...]:
-        """Positions that decide which rows survive."""
-        return tuple(sorted({use.position for use in self.filters} | set(self.tested)))
+        return self.order.first
 
-    @cached_property
+    @property
     def tested(self) -> tuple[int, ...]:
-        """Positions that the predicate reads."""
-        return () if self.predicate is None else tuple(sorted(fields_of(self.predicate)))
+        return self.order.tested
 
-    @cached_property
+    @property
     def test(self) -> Expression | None:
-        """The predicate over the columns `tested`."""
-        return None if self.predicate is None else shift_fields(self.predicate, self.tested.index)
+        return self.order.test
 
-    @cached_property
+    @property
     def rest(self) -> tuple[int, ...]:
-        """Positions that are only put out."""
-        return tuple(sorted(set(self.output) - set(self.first)))
+        return self.order.rest
 
     @property
     def narrows(self) -> bool:

@@ -21,7 +21,7 @@ from pystachio.operators.operator import Output
 from pystachio.operators.parquet.dictionary import SharedDictionary
 from pystachio.operators.runtime_filter import RuntimeFilter
 from pystachio.operators.scans.pace import Pace
-from pystachio.operators.scans.rows import FilterUse, RowReader
+from pystachio.operators.scans.rows import FilterUse, ReadOrder, RowReader
 from pystachio.operators.scans.run import ScanRun
 from pystachio.operators.scans.units import (
     Answered,
@@ -61,6 +61,8 @@ class _Known:
     units: dict[Hashable, ScanUnits] = field(default_factory=dict)
     kept: dict[Hashable, object] = field(default_factory=dict)
     pace: Pace = field(default_factory=Pace)
+    orders: dict[tuple[int, ...], ReadOrder] = field(default_factory=dict)
+    """With its constant predicate, by the positions of the runtime filters that there are."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,8 +141,16 @@ class Scan:
             metrics=ctx.metrics,
             kept=self._known.kept,
             pace=self._known.pace,
+            known_order=self._order(filters) if predicate is self.predicate else None,
         )
         return reader, planned
+
+    def _order(self, filters: Sequence[tuple[int, RuntimeFilter]]) -> ReadOrder:
+        positions = tuple(position for position, _ in filters)
+        order = self._known.orders.get(positions)
+        if order is None:
+            order = self._known.orders[positions] = ReadOrder.of(self.predicate, positions, self.output)
+        return order
 
     def _planned(
         self, ctx: Context, predicate: Expression | None, filters: Sequence[tuple[int, RuntimeFilter]]

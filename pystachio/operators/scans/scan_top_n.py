@@ -84,7 +84,7 @@ class ScanTopN:
                     return
                 late.numbers = numbers_of(chosen)
                 ctx.metrics.count("rows fetched late", len(late.numbers))
-                fetching = replace(reader, predicate=None, filters=(), output=missing)
+                fetching = replace(reader, predicate=None, filters=(), output=missing, known_order=None)
                 sink = _Sink(ctx, partial(late.take, numbers=numbers), lambda: best.nbytes + late.nbytes, reservation)
                 await ScanRun(ctx, sink, fetching, late.needed(), on_host=True).run()
             await reservation.resize(2 * (best.nbytes + late.nbytes))

@@ -231,6 +231,22 @@ async def test_a_filter_and_a_predicate_together(client: CountingClient, tmp_pat
     assert found == original.filter(mask)["id"].to_pylist()
 
 
+async def test_runs_with_and_without_a_filter(client: CountingClient, tmp_path: Path) -> None:
+    """One scan runs many times; in which order it reads its columns depends on the filters that a run has."""
+    table = await table_of(client, tmp_path / "t.parquet")
+    keys = filter_of_keys([column_from_arrow(pa.array([3, 5, 700], pa.int64()))])
+    predicate = compare("lt", 1, pa.int64(), 600)
+    scan = dataclasses.replace(scan_of(table, ["text", "id"], predicate, ["text"]), filters=(ScanFilter(2, 1),))
+    texts = [f"{i:05} is text number {i}" for i in range(600)]
+    for _ in range(2):
+        assert sorted(arrow(scan, await run(client, scan, {("filter", 2): None}))["text"].to_pylist()) == texts
+        found = arrow(scan, await run(client, scan, {("filter", 2): keys}))
+        assert found["text"].to_pylist() == [texts[3], texts[5]]
+    on_text = dataclasses.replace(scan, predicate=None, filters=(ScanFilter(2, 1),))
+    for _ in range(2):
+        assert len(arrow(on_text, await run(client, on_text, {("filter", 2): keys}))) == 3
+
+
 async def test_a_string_filter(client: CountingClient, tmp_path: Path) -> None:
     table = await table_of(client, tmp_path / "t.parquet")
     values = column_from_arrow(pa.array(["word 3", "word 99", "word 16"]))
