@@ -14,7 +14,7 @@ from typing import Protocol
 
 import pyarrow as pa
 
-from pystachio.errors import InternalError, InvalidRequest, NotFound, PystachioError
+from pystachio.errors import Cancelled, InternalError, InvalidRequest, NotFound, PystachioError
 from pystachio.io_scheduler.ledger import Totals
 from pystachio.operators.arrow import batch_to_arrow
 from pystachio.operators.batch import Batch
@@ -142,6 +142,8 @@ class RunningPlan:
         if self._delivered:
             return None
         if self._known is not None:
+            if self._error is not None:
+                raise self._error
             self._delivered = True
             return self._known
         try:
@@ -194,6 +196,8 @@ class RunningPlan:
             raise self._error
 
     def cancel(self) -> None:
+        if self._known is not None and not self._delivered:
+            self._error = Cancelled("the plan was cancelled", plan_id=self.plan_id)
         if self._loop is not None and self._seconds is None:
             with suppress(RuntimeError):  # the loop is closed: every plan has ended
                 self._loop.call_soon_threadsafe(self._cancel)

@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import pystachio
-from pystachio.errors import DataError, InvalidRequest
+from pystachio.errors import Cancelled, DataError, InvalidRequest
 
 NOTHING_RAN = "Nothing ran"
 
@@ -89,6 +89,23 @@ def test_a_scalar_that_reads_no_rows_is_asked_once(session: pystachio.Session) -
         counts.append([each.kind for each in result.operators()])
     assert "StatisticsFold" in counts[0]
     assert "StatisticsFold" not in counts[1]
+
+
+def test_a_scalar_that_others_read_too_leaves_nothing_behind(session: pystachio.Session) -> None:
+    sql = "with m as (select max(x) as c from t) select x from t where x = (select c from m) union all select c from m"
+    for _ in range(3):
+        assert session.sql(sql).to_arrow()["x"].to_pylist() == [499, 499]
+    assert session.statistics().leaks == 0
+
+
+def test_what_is_cancelled_before_its_rows_are_taken_has_none(session: pystachio.Session) -> None:
+    sql = "select count(*) as a from t"
+    for _ in range(3):
+        result = session.sql(sql)
+        result.cancel()
+        with pytest.raises(Cancelled):
+            result.to_arrow()
+        assert session.sql(sql).to_arrow().to_pylist() == [{"a": 501}]
 
 
 def test_what_fails_fails_again(session: pystachio.Session) -> None:

@@ -15,6 +15,7 @@ import pyarrow as pa
 from pystachio.operators.expressions import Literal
 from pystachio.operators.operator import Operator
 from pystachio.operators.scans.statistics import StatisticsFold
+from pystachio.operators.spool import Spool
 from pystachio.operators.values import Values
 
 _MOST_BYTES: Final = 1 << 16
@@ -28,7 +29,7 @@ class KeptAnswers:
     constant_scalars: int
     is_constant: bool
     rows: pa.RecordBatch | None = None
-    """The whole answer, once a run has put it out."""
+    """The whole answer, once a run has put it out: one batch, and at least one row."""
     scalars: dict[int, Literal] = field(default_factory=dict)
 
     @classmethod
@@ -47,6 +48,8 @@ class KeptAnswers:
 
 
 def _reads_nothing(operator: Operator) -> bool:
+    if isinstance(operator, Spool):
+        return False  # it waits for all its consumers, of which others may run
     if operator.inputs:
         return all(map(_reads_nothing, operator.inputs))
     return isinstance(operator, Values | StatisticsFold)

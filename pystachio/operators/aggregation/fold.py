@@ -94,7 +94,7 @@ def merged(
     """One partial batch with each group once. `runs` of the rows, one batch after the other: see `group_rows`."""
     width = plan.group_width
     if len(batches) == 1 and has_no_group_twice(batches[0].columns[:width], batches[0].length):
-        return batches[0]
+        return settled_batch(batches[0])
     whole = concat_batches(batches)
     states = list(whole.columns[width:])
     groups = _grouped(plan, list(whole.columns[:width]), states, whole, device, allow_direct, runs)
@@ -102,7 +102,7 @@ def merged(
 
 
 def has_no_group_twice(keys: Sequence[Column], rows: int) -> bool:
-    """Whether that is simple to see: the groups are in order, as in what programs fold (`operators.fusion.groups`)."""
+    """Whether that is simple to see: they are in order, as is what programs fold (`operators.fusion.groups`)."""
     if rows <= 1:
         return True
     values = [_numbers(key) for key in keys]

@@ -59,7 +59,7 @@ class PartialAggregate:
 
 @dataclass(slots=True)
 class _Gain:
-    """Whether grouping batches pays. Threads may race here; the worst is a batch grouped in vain."""
+    """Whether grouping batches pays. Threads may race but for a sample; the worst is a batch grouped in vain."""
 
     to_pass_through: int = 0
     next_to_pass_through: int = _BATCHES_PASSED_THROUGH

@@ -89,7 +89,11 @@ def lift(
             return [FixedColumn(pa.float64(), floats_of(arguments[0]), valid)]
         case StateKind.FIRST:
             seen = torch.ones(rows, dtype=torch.bool, device=device) if passing is None else passing
-            return [arguments[0], FixedColumn(pa.bool_(), seen)]
+            value = arguments[0]
+            if passing is not None:
+                # A group of this row alone has no value then, and is perhaps never merged with another.
+                value = with_validity(value, _conjunction([passing, value.validity]))
+            return [value, FixedColumn(pa.bool_(), seen)]
         case StateKind.MOMENTS:
             valid = _conjunction([passing, arguments[0].validity])
             values = floats_of(arguments[0])

@@ -178,7 +178,7 @@ def ranges(groups: torch.Tensor, count: int) -> tuple[torch.Tensor, torch.Tensor
     """Rows by `groups` (int32 or int64 [rows], in [0, count)): where those of each begin ([count + 1]), and their
     positions in that order (None: they stand so)."""
     rows = groups.shape[0]
-    library = native.library(rows)
+    library = native.library(rows + count)
     view = groups.numpy()
     if library is None or rows > MOST_ROWS:
         return portable.ranges(groups, count)

@@ -137,7 +137,8 @@ class Program:
         changes: Sequence[Change] = (),
     ) -> ProgramRun:
         """Process the `parts` from row `begin` of `part` on, as far as the `capacity` of the outputs allows."""
-        library = native.library(sum(each.length for each in parts))
+        # How much there is to do for rows that expansions make, nobody knows.
+        library = native.library(None if self.expansions else sum(each.length for each in parts))
         assert library is not None, "asked before the program was made"
         code = self.code
         if changes:

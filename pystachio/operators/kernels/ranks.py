@@ -68,7 +68,7 @@ def nbytes(span: int) -> int:
 def number(codes: torch.Tensor, span: int) -> RankNumbering:
     """The distinct ones of `codes` (int32 or int64 [rows], in [0, span)), where that `is_available`."""
     codes, rows = codes.contiguous(), codes.shape[0]
-    library = native.library(rows)
+    library = native.library(rows + span // _CODES_PER_WORD)
     assert library is not None
     words = torch.zeros((span // _CODES_PER_WORD + 1, 2), dtype=torch.int64)
     numbers, first = (empty(rows, torch.int32) for _ in range(2))

@@ -39,7 +39,7 @@ def take(column: Column, indices: torch.Tensor) -> Column:
     validity = None if column.validity is None else taken(column.validity, indices)
     match column:
         case FixedColumn(type=type_, values=values, bounds=bounds):
-            if _same_everywhere(column) and len(indices) <= len(values):
+            if _is_part_of(column, len(indices)):
                 return FixedColumn(type_, values[: len(indices)], None, bounds)
             return FixedColumn(type_, taken(values, indices), validity, bounds)
         case WideDecimalColumn(type=type_, high=high, low=low):
@@ -54,9 +54,13 @@ def take(column: Column, indices: torch.Tensor) -> Column:
             return seen if validity is None else with_validity(seen, validity)
 
 
-def _same_everywhere(column: FixedColumn) -> bool:
-    """Whether all rows have one value, as the counts of single rows have."""
-    return column.bounds is not None and column.bounds[0] == column.bounds[1] and column.validity is None
+def _is_part_of(column: FixedColumn, rows: int) -> bool:
+    """Whether so many of the rows, whichever, may be a view of the first ones: all have one value, as the counts of
+    single rows have, and no much larger memory is kept by it."""
+    if column.bounds is None or column.bounds[0] != column.bounds[1] or column.validity is not None:
+        return False
+    held = column.values.untyped_storage().nbytes() // column.values.itemsize
+    return rows <= len(column) and 4 * rows >= 3 * held
 
 
 def take_late(column: Column, indices: torch.Tensor) -> Column:

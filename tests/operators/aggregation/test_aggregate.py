@@ -263,6 +263,17 @@ def test_first_value_is_some_row_of_the_group(harness: Any) -> None:
     assert sorted(rows) == [(1, "a", "b"), (2, None, None), (3, "c", None)]
 
 
+@pytest.mark.parametrize("rows", [1, 2, 70_000], ids=str)
+def test_a_row_that_a_filter_leaves_out_is_no_first_value(harness: Any, rows: int) -> None:
+    """Keys in order, each once: nothing is merged."""
+    table = pa.table(
+        {"k": list(range(rows)), "v": [f"{n}" for n in range(rows)], "f": [n % 3 == 1 for n in range(rows)]}
+    )
+    calls = [AggregateCall("first_value", (1,), pa.string(), filter=2)]
+    found = dict(harness.rows(build(harness, table, (0,), calls, rows=rows)))
+    assert found == {n: f"{n}" if n % 3 == 1 else None for n in range(rows)}
+
+
 def test_a_grouping_set_without_keys_has_a_row_for_no_input(harness: Any) -> None:
     table = pa.table({"k": pa.array([], pa.int64())})
     rows = harness.rows(build(harness, table, (0,), [AggregateCall("count", (), pa.int64())], ((0,), ())))

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 
+from pystachio.operators.kernels import native
 from pystachio.operators.kernels import program as programs
 from pystachio.operators.kernels.assembler import Assembler, TooManyRegisters
 from pystachio.operators.kernels.instructions import FEW_SLOTS, WAYS, Operation, kind_of
@@ -151,6 +152,26 @@ def test_a_run_ends_when_expansions_have_made_enough(monkeypatch: pytest.MonkeyP
     assert (run.begin, run.put) == (1024, 10_240)
     run = program.run(rows, 0, run.begin)
     assert (run.begin, run.put) == (2048, 10_240)
+
+
+def test_few_rows_keep_the_interpreter_unless_they_may_become_many(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[int | None] = []
+    library = native.library
+
+    def noted(rows: int | None = None) -> object:
+        asked.append(rows)
+        return library(rows)
+
+    plain, expanding = Written(), Written()
+    for written in (plain, expanding):
+        group = written.load(torch.zeros(10, dtype=torch.int64))
+        if written is expanding:
+            table = written.assembler.table(torch.tensor([0, 10]))
+            written.compute(Operation.EXPAND, group, table, -1, kind=3, is_shared=False)
+    monkeypatch.setattr(native, "library", noted)
+    for written in (plain, expanding):
+        written.assemble().run([InputRows([written.inputs[0].data_ptr()], 10)])
+    assert asked == [10, None]
 
 
 def test_a_full_run_goes_on_where_it_stopped() -> None:

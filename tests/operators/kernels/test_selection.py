@@ -72,6 +72,18 @@ def test_batches() -> None:
     assert values(together.columns[3]) == [*table["strings"].to_pylist(), "a"]
 
 
+def test_few_rows_of_a_column_of_one_value_do_not_hold_all_of_it() -> None:
+    column = FixedColumn(pa.int64(), torch.full((1000,), 7), None, (7, 7))
+    few, most = (take(column, torch.arange(rows).flip(0)) for rows in (3, 900))
+    assert values(few) == [7] * 3
+    assert values(most) == [7] * 900
+    assert isinstance(few, FixedColumn)
+    assert isinstance(most, FixedColumn)
+    assert few.values.untyped_storage().nbytes() == 24
+    assert most.values.data_ptr() == column.values.data_ptr(), "and nothing is copied"
+    assert values(take(column, torch.zeros(1001, dtype=torch.int64))) == [7] * 1001
+
+
 def test_a_slice_of_strings_holds_only_its_bytes() -> None:
     column = column_from_arrow(pa.array(["x" * 1000, "abc", "y" * 1000]))
     part = slice_column(column, 1, 2)

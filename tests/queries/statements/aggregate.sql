@@ -33,3 +33,6 @@ select key, count(*) from nothing group by key;
 select grouping(flag), flag, word, count(*) from facts group by grouping sets ((flag), (word), ()) order by 1, 2 nulls last, 3 nulls last, 4;
 select flag, skewed % 3, sum(price) from facts group by rollup (flag, skewed % 3) order by 1 nulls last, 2 nulls last, 3;
 select key + id as a, coalesce(cast(null as bigint), key + id) as b, key, max(small) as m, count(*) as n from facts group by key + id, coalesce(cast(null as bigint), key + id), key order by 1, 3;
+select id, any_value(key) filter (where flag), any_value(word) filter (where small > 0), any_value(text) filter (where not flag) from facts group by id order by id;
+select id, any_value(price) filter (where small > 200), count(*) from facts where id between 40 and 41 group by id order by id;
+select any_value(wide) filter (where small > 200) from facts where id = 17;

@@ -139,9 +139,11 @@ def load_from(folder: Path) -> Loaded:
 
 
 def library(rows: int | None = None) -> ctypes.CDLL | None:
-    """The library, if there is one; for calls about FEW_ROWS or less: one that keeps the interpreter meanwhile."""
+    """The library, if there is one. For calls that do something for each of FEW_ROWS or less, and nothing else that
+    takes time: one that keeps the interpreter meanwhile."""
     loaded = load()
-    return loaded.library if rows is None or rows > FEW_ROWS else loaded.brief
+    brief = loaded.brief if rows is not None and rows <= FEW_ROWS else None
+    return loaded.library if brief is None else brief
 
 
 def _load(path: Path) -> Loaded:
