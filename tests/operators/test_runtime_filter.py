@@ -110,7 +110,7 @@ def test_ranges(low: int, high: int, matches: bool) -> None:
 @pytest.mark.parametrize("with_library", [True, False])
 def test_ranges_of_a_sparse_set(with_library: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     if not with_library:
-        monkeypatch.setattr(key_sets.native, "library", lambda: None)
+        monkeypatch.setattr(key_sets.native, "library", lambda *_: None)
     rng = np.random.default_rng(11)
     keys = np.unique(rng.integers(-3_000, 3_000_000, 400))
     runtime_filter = filter_of_keys([ints(keys.tolist())])
@@ -181,7 +181,7 @@ def test_a_filter_of_another_dictionary_object() -> None:
 @pytest.mark.parametrize("with_library", [True, False])
 def test_bits_say_which_values_are_keys(with_library: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     if not with_library:
-        monkeypatch.setattr(key_sets.native, "library", lambda: None)
+        monkeypatch.setattr(key_sets.native, "library", lambda *_: None)
     rng = random.Random(4)
     for type_ in (pa.int8(), pa.int16(), pa.int32(), pa.int64()):
         keys = [rng.randrange(-40, 40) for _ in range(10)]
@@ -199,7 +199,7 @@ def test_the_library_and_numpy_make_the_same_set(monkeypatch: pytest.MonkeyPatch
     keys = rng.integers(-1000, 9000, 500)
     bounds = (int(keys.min()), int(keys.max()))
     compiled = key_sets.key_set(keys, bounds)
-    monkeypatch.setattr(key_sets.native, "library", lambda: None)
+    monkeypatch.setattr(key_sets.native, "library", lambda *_: None)
     plain = key_sets.key_set(keys, bounds)
     assert isinstance(compiled, BitSet)
     assert isinstance(plain, BitSet)

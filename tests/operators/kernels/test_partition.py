@@ -28,7 +28,7 @@ WORDS = ["", "a", None, "apple", "naïve", "x" * 40, "a", "", None, "zebra cross
 @pytest.fixture(params=["compiled", "portable"], autouse=True)
 def library(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     if request.param == "portable":
-        monkeypatch.setattr(native, "library", lambda: None)
+        monkeypatch.setattr(native, "library", lambda *_: None)
     elif native.library() is None:
         pytest.skip("needs the compiled library")
 

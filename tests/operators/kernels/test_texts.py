@@ -50,7 +50,7 @@ def check(texts: list[str | None], probes: list[str | None]) -> None:
 def test_numbering_and_finding(compiled: bool, texts: list[str | None], probes: list[str | None]) -> None:
     with pytest.MonkeyPatch.context() as patch:
         if not compiled:
-            patch.setattr(native, "library", lambda: None)
+            patch.setattr(native, "library", lambda *_: None)
         check(texts, probes)
 
 
@@ -60,7 +60,7 @@ def test_taking(compiled: bool, texts: list[str | None], data: st.DataObject, dt
     rows = data.draw(st.lists(st.integers(0, len(texts) - 1), max_size=100))
     with pytest.MonkeyPatch.context() as patch:
         if not compiled:
-            patch.setattr(native, "library", lambda: None)
+            patch.setattr(native, "library", lambda *_: None)
         taken = take_texts(column(texts), torch.tensor(rows, dtype=dtype))
     assert texts_of(taken) == [texts[row] or "" for row in rows]
 
