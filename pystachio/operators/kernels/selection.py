@@ -55,9 +55,11 @@ def take(column: Column, indices: torch.Tensor) -> Column:
 
 
 def _is_part_of(column: FixedColumn, rows: int) -> bool:
-    """Whether so many of the rows, whichever, may be a view of the first ones: all have one value, as the counts of
-    single rows have, and no much larger memory is kept by it."""
+    """Whether so many of the rows, whichever, may be a view of the first ones, on the host: all have one value, as the
+    counts of single rows have, and no much larger memory is kept by it."""
     if column.bounds is None or column.bounds[0] != column.bounds[1] or column.validity is not None:
+        return False
+    if column.values.device.type != "cpu":
         return False
     held = column.values.untyped_storage().nbytes() // column.values.itemsize
     return rows <= len(column) and 4 * rows >= 3 * held
