@@ -5,6 +5,7 @@ import sys
 
 import pytest
 
+import pystachio
 from pystachio.runtime.interpreter import (
     SWITCH_SECONDS,
     YOUNG_OBJECTS,
@@ -35,3 +36,16 @@ def test_collections_come_more_seldom_never_more_often(before: int, after: int) 
         assert gc.get_threshold() == (after, 7, 9)
     finally:
         gc.set_threshold(*usual)
+
+
+def test_who_embeds_a_node_has_both() -> None:
+    interval, threshold = sys.getswitchinterval(), gc.get_threshold()
+    try:
+        sys.setswitchinterval(0.005)
+        gc.set_threshold(700, 10, 10)
+        with pystachio.connect(memory="64MiB", threads=1):
+            assert sys.getswitchinterval() == pytest.approx(SWITCH_SECONDS, abs=1e-6)
+            assert gc.get_threshold() == (YOUNG_OBJECTS, 10, 10)
+    finally:
+        sys.setswitchinterval(interval)
+        gc.set_threshold(*threshold)
