@@ -19,6 +19,9 @@ from pystachio.cli.failure import ExitCode
 GRACE_SECONDS = 0.4
 """From Ctrl-C to the end of the process, whatever its threads are doing."""
 
+_AGAIN_SECONDS = 0.01
+"""Until an interrupt that Python has dropped is raised again."""
+
 
 def start_quickly() -> None:
     """Called first by a process of our own: leave out what no command needs, collect no garbage until `started`.
@@ -79,15 +82,34 @@ def interruptible(within: float = GRACE_SECONDS) -> Iterator[None]:
     """In the block, Ctrl-C and SIGTERM raise KeyboardInterrupt, and end the process at the latest `within` s later."""
 
     def interrupted(number: int, frame: FrameType | None) -> None:
-        signal.signal(number, signal.SIG_IGN)
         deadline = threading.Timer(within, os._exit, (ExitCode.INTERRUPTED,))
         deadline.daemon = True
         deadline.start()
-        raise KeyboardInterrupt
+        interrupted_once(number, frame)
 
+    def dropped(unraisable: sys.UnraisableHookArgs) -> None:
+        if unraisable.exc_type is not KeyboardInterrupt:
+            report(unraisable)
+            return
+        # Raised in a finalizer or the callback of a weak reference (imports have one), where Python goes on without
+        # it. Once more, when that has returned: from another thread, as this one takes its signals at its next step.
+        signal.signal(signal.SIGINT, interrupted_once)
+        main = threading.main_thread().ident
+        again = threading.Timer(_AGAIN_SECONDS, signal.pthread_kill, (main, signal.SIGINT))
+        again.daemon = True
+        again.start()
+
+    report, sys.unraisablehook = sys.unraisablehook, dropped
     before = {number: signal.signal(number, interrupted) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
         yield
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+        sys.unraisablehook = report
+
+
+def interrupted_once(number: int, frame: FrameType | None) -> NoReturn:
+    """Handles a signal: raise KeyboardInterrupt, and hear the signal no more, so that nothing disturbs the end."""
+    signal.signal(number, signal.SIG_IGN)
+    raise KeyboardInterrupt

@@ -42,6 +42,29 @@ def test_an_interrupt_ends_the_query_at_once_and_leaves_nothing(
     assert os.listdir(tmp_path) == []
 
 
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupt_that_python_drops_is_raised_again(number: signal.Signals) -> None:
+    program = f"""
+import signal, time
+from pystachio.cli.process import interruptible
+
+class Dropped:
+    def __del__(self):
+        signal.raise_signal({int(number)})
+
+try:
+    with interruptible(within=30):
+        Dropped()
+        time.sleep(20)
+except KeyboardInterrupt:
+    print("interrupted")
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, timeout=60, check=True
+    )
+    assert (done.stdout, done.stderr) == ("interrupted\n", "")
+
+
 def wait_until(condition, process: subprocess.Popen[str]) -> None:
     """Other processes tell nobody: here is the one place that has to look again and again."""
     pause = threading.Event()
