@@ -25,10 +25,13 @@ def contest(
     repetitions: int,
     goal: float | None = None,
     worst_on_parquet: float | None = None,
+    beside: Sequence[str] = (),
     notes: Sequence[str] = (),
 ) -> Report:
-    """`goal`: of DuckDB on its own file, as a mean; `worst_on_parquet`: of any statement over the same files."""
-    with engines(folder, (OURS, *PEERS)) as contenders:
+    """`goal`: of DuckDB on its own file, as a mean; `worst_on_parquet`: of any statement over the same files. `beside`:
+    other states of ours that are measured without a goal."""
+    # Ours never right behind ours, whose code would be in the cache.
+    with engines(folder, (OURS, DUCKDB_PARQUET, *beside, DUCKDB_OWN)) as contenders:
         found = race(contenders, queries, repetitions, tolerant=True)
     figures = [
         Figure("statements not answered rightly", len(found.faults[OURS]), "count", 0, samples=len(queries)),
@@ -36,6 +39,8 @@ def contest(
     if any(query in found.seconds[OURS] for query in queries):
         figures += found.figures(OURS, DUCKDB_OWN, goal)
         figures += found.figures(OURS, DUCKDB_PARQUET, None, worst=worst_on_parquet)
+        for name in beside:
+            figures += found.figures(name, DUCKDB_OWN, None)
     names = list(queries)
     series = {name: [_milliseconds(found, name, query) for query in names] for name in (OURS, *PEERS)}
     title = f"{folder.name}: median of {repetitions} warm runs, two threads"

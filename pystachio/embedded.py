@@ -253,6 +253,7 @@ def execution_settings(settings: Settings) -> ExecutionSettings:
         direct_addressing=settings.direct_addressing,
         fusion=settings.fusion,
         join_reordering=settings.join_reordering,
+        keep_builds=settings.keep_builds,
         tracing=settings.tracing,
     )
 

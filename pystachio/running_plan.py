@@ -281,12 +281,12 @@ class RunningPlan:
 
 def scanned_share(plan: PhysicalPlan, snapshots: Mapping[str, OperatorSnapshot]) -> float | None:
     """Of the rows of all tables that the plan scans, the share that was gone through or skipped; None where nothing is
-    scanned."""
+    scanned. Scans that do not run, because an earlier run has kept what they would find, are none of them."""
     names = operator_names(plan)
     scans = {
         names[id(operator)]: operator.scan if isinstance(operator, ScanTopN) else operator
         for operator in operators_of(plan)
-        if isinstance(operator, Scan | ScanTopN)
+        if isinstance(operator, Scan | ScanTopN) and (not snapshots or names[id(operator)] in snapshots)
     }
     total = sum(scan.rows for scan in scans.values())
     done = sum(snapshots[name].rows_in for name in scans if name in snapshots)

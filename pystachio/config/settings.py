@@ -24,7 +24,7 @@ _FREE_DISK_SHARE = 10
 SECTIONS: Mapping[str, tuple[str, ...]] = {
     "resources": ("memory", "device", "threads", "spill_dir"),
     "execution": ("batch_rows", "dictionary_codes", "direct_addressing", "fusion", "join_reordering", "tracing"),
-    "cache": ("chunk_cache", "chunk_cache_dir", "chunk_cache_bytes"),
+    "cache": ("chunk_cache", "keep_builds", "chunk_cache_dir", "chunk_cache_bytes"),
     "io": ("direct_io", "io_device", "io_policy", "emulated"),
     "node": ("control_socket",),
 }
@@ -71,6 +71,9 @@ class Settings(BaseModel):
     join_reordering: bool = Field(default=True, description="choose the order of joins by statistics")
     tracing: bool = Field(default=True, description="remember what operators and transfers did lately, for traces")
     chunk_cache: bool = Field(default=True, description="keep decoded columns for the queries to come")
+    keep_builds: bool = Field(
+        default=True, description="keep what joins store of small tables for the statement's next runs"
+    )
     chunk_cache_dir: AbsolutePath = Field(
         default_factory=lambda: _cache_folder(os.environ), description="folder for decoded columns, for this user only"
     )

@@ -171,9 +171,14 @@ class _Builder:
             self._replay(operator, pipe, name)
         elif is_streaming(operator):
             ctx = self._scope.context(name)
-            builds = tuple(self._channel_from(child, f"{name} build", ctx) for child in operator.inputs[1:])
+            reopened = operator.reopen(ctx) if isinstance(operator, Join) else None
+            builds: tuple[Receiver[Batch], ...] = ()
+            if reopened is None:
+                builds = tuple(self._channel_from(child, f"{name} build", ctx) for child in operator.inputs[1:])
             stage = Stage(operator, ctx, builds)
-            if builds:
+            if reopened is not None:
+                stage.has_opened(reopened)
+            elif builds:
                 self._add(f"{name} open", stage.open)
             self._place(operator.inputs[0], pipe.behind(stage))
         elif is_breaker(operator):

@@ -46,7 +46,7 @@ class Stage:
     def keeps_small(self) -> bool:
         """Whether it makes little of few rows, and little of that is work."""
         operator = self.operator
-        if self.builds or len(operator.schema) > MOST_COLUMNS:
+        if len(operator.inputs) > 1 or len(operator.schema) > MOST_COLUMNS:
             return False
         match operator:
             case Filter(predicate=predicate):
@@ -64,7 +64,11 @@ class Stage:
 
     async def open(self) -> None:
         self._is_opening = True
-        transform = await self.operator.open(self.ctx, self.builds)
+        self.has_opened(await self.operator.open(self.ctx, self.builds))
+
+    def has_opened(self, transform: Transform) -> None:
+        """`open` is done, or need not be."""
+        self._is_opening = True
         if self.operator.prefers_large_batches:
             transform = Coalesced(transform, min(LEAST_ROWS, self.ctx.settings.batch_rows))
         self.opened.set(transform)

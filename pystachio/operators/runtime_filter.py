@@ -16,6 +16,7 @@ import pyarrow.compute as pc
 import torch
 
 from pystachio.operators.arrow import column_to_arrow, dictionary_from_arrow, dictionary_to_arrow
+from pystachio.operators.batch import column_nbytes
 from pystachio.operators.column import Bounds, BytesColumn, Column, Dictionary, DictionaryColumn, FixedColumn
 from pystachio.operators.kernels.key_sets import KeySet, key_set
 
@@ -37,6 +38,13 @@ class RuntimeFilter:
     keys: KeySet | None = None
     values: Dictionary | None = None
     empty: bool = False
+
+    @property
+    def nbytes(self) -> int:
+        """What it holds besides the build side."""
+        return (0 if self.keys is None else self.keys.nbytes) + (
+            0 if self.values is None else column_nbytes(self.values.values)
+        )
 
     def may_match(self, low: np.ndarray, high: np.ndarray) -> np.ndarray:
         """For each of these inclusive ranges (int64) a bool: False when no integer-like key lies in it."""

@@ -19,4 +19,5 @@ class ExecutionSettings:
     direct_addressing: bool = True
     fusion: bool = True
     join_reordering: bool = True
+    keep_builds: bool = True
     tracing: bool = True

@@ -45,3 +45,12 @@ def session(request: pytest.FixtureRequest, folder: Path) -> Iterator[pystachio.
 @pytest.mark.parametrize("sql", statements())
 def test_equals_duckdb(session: pystachio.Session, oracle: duckdb.DuckDBPyConnection, sql: str) -> None:
     assert disagreement(session.sql(sql).to_arrow(), oracle.execute(sql).fetchall(), sql) is None
+
+
+@pytest.mark.parametrize("session", [CONFIGURATIONS["defaults"]], ids=["again"], indirect=True)
+@pytest.mark.parametrize("sql", statements())
+def test_equals_duckdb_in_later_runs(session: pystachio.Session, oracle: duckdb.DuckDBPyConnection, sql: str) -> None:
+    """With what the first two runs have kept: columns, programs, answers, build sides."""
+    session.sql(sql).to_arrow()
+    session.sql(sql).to_arrow()
+    assert disagreement(session.sql(sql).to_arrow(), oracle.execute(sql).fetchall(), sql) is None

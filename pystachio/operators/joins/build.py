@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -31,6 +32,9 @@ from pystachio.runtime.channels import Receiver
 from pystachio.runtime.context import Context
 from pystachio.runtime.failures import root_cause
 from pystachio.runtime.memory import Reservation
+
+Filters = tuple[RuntimeFilter | None, ...]
+"""For each key of a join, if it is wanted and can be made."""
 
 _SLOT_BYTES: Final = 24
 """A slot of a hash table, and half a slot of the table that it grew from."""
@@ -67,8 +71,8 @@ async def build_side(
     null_equal: tuple[bool, ...],
     filter_slots: tuple[int | None, ...],
     shares_filters: bool,
-) -> BuildSide:
-    """Read the build side to the end, publish the wanted filters, index the keys."""
+) -> tuple[BuildSide, Filters]:
+    """Read the build side to the end, publish the wanted filters, index the keys. Returns the filters, too."""
     parts = len(ctx.peers.nodes) if shares_filters and ctx.peers is not None else 1
     columns = tuple(dict.fromkeys((*layout.stored, *layout.build_keys)))
     collected = await collect(ctx, receiver, schema, columns)
@@ -76,25 +80,23 @@ async def build_side(
     wanted = tuple(slot is not None for slot in filter_slots)
     run = ctx.stream.run_small if is_small(collected.batches) else ctx.stream.run
 
-    def publish(filters: list[RuntimeFilter | None]) -> None:
-        for slot, made in zip(filter_slots, filters, strict=True):
-            if slot is not None:
-                ctx.slots["filter part" if shares_filters else "filter", slot].set(made)
-
-    async def publish_filters(rows: Batch) -> None:
-        publish(await ctx.stream.run(reading.filters, rows, wanted))
+    async def publish_filters(rows: Batch) -> Filters:
+        filters = await ctx.stream.run(reading.filters, rows, wanted)
+        publish(ctx, filter_slots, filters, shares_filters)
+        return filters
 
     if collected.rows <= _FEW_ROWS or not any(wanted):
         read, filters = await run(reading.read_with_filters, collected, wanted)
-        publish(filters)
+        publish(ctx, filter_slots, filters, shares_filters)
     else:
         rows = await run(reading.rows, collected)
         try:
             async with asyncio.TaskGroup() as group:
-                group.create_task(publish_filters(rows))
+                publishing = group.create_task(publish_filters(rows))
                 read = await ctx.stream.run(reading.read, rows)
         except BaseExceptionGroup as failures:
             raise root_cause(failures) from None
+        filters = publishing.result()
     index, index_reservation = read.index, read.index_reservation
     if read.codes is not None and (index is None or index_reservation is None):
         index, index_reservation = await _indexed(ctx, read.codes, layout)
@@ -103,7 +105,14 @@ async def build_side(
     await collected.reservation.resize(read.rows.nbytes + encoding_bytes + flags_bytes)
     stored = Batch(read.rows.columns[: len(layout.stored)], read.rows.length, read.rows.ready)
     reservations = (collected.reservation,) if index_reservation is None else (collected.reservation, index_reservation)
-    return BuildSide(stored, read.encoding, index, read.null_keys, read.matched, reservations)
+    return BuildSide(stored, read.encoding, index, read.null_keys, read.matched, reservations), filters
+
+
+def publish(ctx: Context, slots: Sequence[int | None], filters: Filters, is_part: bool = False) -> None:
+    """Tell the scans that wait for the filters, or who makes filters of all nodes of their parts."""
+    for slot, made in zip(slots, filters, strict=True):
+        if slot is not None:
+            ctx.slots["filter part" if is_part else "filter", slot].set(made)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -133,11 +142,11 @@ class _Reading:
     def rows(self, collected: Collected) -> Batch:
         return own_texts(collected.joined(), self.keys)
 
-    def filters(self, rows: Batch, wanted: tuple[bool, ...]) -> list[RuntimeFilter | None]:
+    def filters(self, rows: Batch, wanted: tuple[bool, ...]) -> Filters:
         """Those that are wanted of the keys."""
         keys = (rows.columns[key] for key in self.keys)
         each = zip(keys, self.null_equal, wanted, strict=True)
-        return [_filter(key, equal, self.parts) if asked else None for key, equal, asked in each]
+        return tuple(_filter(key, equal, self.parts) if asked else None for key, equal, asked in each)
 
     def read(self, rows: Batch) -> _Read:
         ctx, layout = self.ctx, self.layout
@@ -157,9 +166,7 @@ class _Reading:
             reservation.shrink(index.nbytes)
         return _Read(rows, null_keys, flagged, encoding, codes, index, reservation)
 
-    def read_with_filters(
-        self, collected: Collected, wanted: tuple[bool, ...]
-    ) -> tuple[_Read, list[RuntimeFilter | None]]:
+    def read_with_filters(self, collected: Collected, wanted: tuple[bool, ...]) -> tuple[_Read, Filters]:
         rows = self.rows(collected)
         filters = self.filters(rows, wanted)
         return self.read(rows), filters

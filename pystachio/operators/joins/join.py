@@ -11,10 +11,13 @@ from pystachio.errors import InternalError
 from pystachio.operators.batch import Batch, Field, Schema
 from pystachio.operators.evaluate import bind_scalars
 from pystachio.operators.expressions import Expression, JoinKind
-from pystachio.operators.joins.build import build_side
+from pystachio.operators.joins.build import BuildSide, build_side, publish
+from pystachio.operators.joins.kept_builds import find_build, keep_build, only_table
 from pystachio.operators.joins.layout import JoinLayout
 from pystachio.operators.joins.probe import JoinProbe
 from pystachio.operators.operator import Operator
+from pystachio.operators.scans.units import is_unchanged
+from pystachio.operators.table import Table
 from pystachio.runtime.channels import Receiver
 from pystachio.runtime.context import Context
 
@@ -25,6 +28,10 @@ class _Known:
 
     schema: Schema | None = None
     layout: JoinLayout | None = None
+    table: Table | None = None
+    """Whose rows alone are on the build side."""
+    has_run: bool = False
+    """The build side of a join that runs once is not worth keeping."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,13 +93,14 @@ class Join:
 
     async def open(self, ctx: Context, builds: tuple[Receiver[Batch], ...]) -> JoinProbe:
         """Reads the build side under a reservation, publishes its runtime filters and indexes it."""
+        began = ctx.clock.now()
         residual = None if self.residual is None else await bind_scalars(ctx, self.residual)
         layout = self._known.layout if residual is self.residual else None
         if layout is None:
             layout = self._layout(residual)
             if residual is self.residual:
-                self._known.layout = layout
-        side = await build_side(
+                self._known.layout, self._known.table = layout, only_table(self.inputs[1])
+        side, filters = await build_side(
             ctx,
             builds[0],
             layout,
@@ -101,6 +109,24 @@ class Join:
             filter_slots=self.runtime_filters,
             shares_filters=self.shares_filters,
         )
+        if self._known.table is not None and self._known.has_run:
+            keep_build(ctx, self._known, side, filters, ctx.clock.now() - began)
+        self._known.has_run = True
+        return self._probe(ctx, layout, side)
+
+    def reopen(self, ctx: Context) -> JoinProbe | None:
+        """The same without reading: of what an earlier run has kept, if that is still there and its table as it was."""
+        known = self._known
+        if known.table is None or known.layout is None:
+            return None
+        kept = find_build(ctx, known)
+        if kept is None or not is_unchanged(known.table):
+            return None
+        publish(ctx, self.runtime_filters, kept.filters)
+        ctx.metrics.count("rows stored by an earlier run", kept.side.rows.length)
+        return self._probe(ctx, known.layout, kept.side)
+
+    def _probe(self, ctx: Context, layout: JoinLayout, side: BuildSide) -> JoinProbe:
         return JoinProbe(layout, side, self.inputs[0].schema, ctx.settings.batch_rows, ctx.stream.device)
 
     def _layout(self, residual: Expression | None) -> JoinLayout:

@@ -39,6 +39,10 @@ class BitSet:
     span: int
     bits: torch.Tensor
 
+    @property
+    def nbytes(self) -> int:
+        return self.bits.nbytes
+
     def contains(self, values: np.ndarray) -> np.ndarray:
         """bool per value."""
         at = np.subtract(values, self.low, dtype=np.int64)
@@ -80,6 +84,10 @@ class BloomFilter:
     """`words` (int64 [a power of two]): a value may be in the set when all its bits of its word are set."""
 
     words: torch.Tensor
+
+    @property
+    def nbytes(self) -> int:
+        return self.words.nbytes
 
     @property
     def shift(self) -> int:

@@ -182,6 +182,11 @@ def require_unchanged(table: Table, answered: Answered | None = None) -> None:
             )
 
 
+def is_unchanged(table: Table) -> bool:
+    """Whether its files are those whose footers it holds."""
+    return all(file_version(file.path) == file.version for file in table.files)
+
+
 def _append(
     units: list[Unit], file: ParquetFile, group: int, rows: int, columns: tuple[int, ...], joined_rows: int
 ) -> None:
