@@ -24,7 +24,7 @@ MOST_STRINGS = 1 << 16
 """String keys (rows of plain ones, distinct ones) beyond which a filter costs more than it saves."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
 class RuntimeFilter:
     """The keys of a join's build side, of logical type `type`; a NULL key never passes.
 

@@ -12,7 +12,7 @@ import torch
 
 from pystachio.operators.aggregation.plan import AggregatePlan, DistinctList
 from pystachio.operators.aggregation.results import result
-from pystachio.operators.aggregation.states import lift, merge, passing_rows
+from pystachio.operators.aggregation.states import StateKind, lift, merge, passing_rows
 from pystachio.operators.batch import Batch, Schema
 from pystachio.operators.column import Column, DictionaryColumn, FixedColumn
 from pystachio.operators.kernels import primitives
@@ -89,7 +89,7 @@ def merged(
     device: torch.device,
     *,
     allow_direct: bool,
-    runs: torch.Tensor | None = None,
+    runs: np.ndarray | None = None,
 ) -> Batch:
     """One partial batch with each group once. `runs` of the rows, one batch after the other: see `group_rows`."""
     width = plan.group_width
@@ -282,9 +282,10 @@ def _grouped(
     rows: Batch,
     device: torch.device,
     allow_direct: bool,
-    runs: torch.Tensor | None = None,
+    runs: np.ndarray | None = None,
 ) -> Batch:
-    grouping = group_rows(keys, rows.length, device, allow_direct=allow_direct, runs=runs)
+    counted = any(state.kind is StateKind.COUNT for state in plan.states)
+    grouping = group_rows(keys, rows.length, device, allow_direct=allow_direct, runs=runs, counted=counted)
     columns = keys if grouping.is_trivial else [take(key, grouping.representatives) for key in keys]
     for state, parts in zip(plan.states, _state_columns(plan, states), strict=True):
         columns = columns + merge(state, parts, grouping)

@@ -38,6 +38,8 @@ class PartialAggregate:
 
     input: Operator
     plan: AggregatePlan
+    _samples: dict[int, bool] = field(default_factory=dict, init=False, compare=False, repr=False)
+    """What samples said in earlier runs of the plan, by the numbers of `PartialFold.gains`."""
 
     prefers_large_batches: ClassVar[bool] = True
 
@@ -54,7 +56,7 @@ class PartialAggregate:
 
     async def open(self, ctx: Context, builds: tuple[Receiver[Batch], ...]) -> PartialFold:
         gains = tuple(_Gain() for _ in range(len(self.plan.lists) if self.plan.tagged else 1))
-        return PartialFold(self.plan, ctx.stream.device, ctx.settings.direct_addressing, gains)
+        return PartialFold(self.plan, ctx.stream.device, ctx.settings.direct_addressing, gains, samples=self._samples)
 
 
 @dataclass(slots=True)
@@ -92,13 +94,15 @@ class KeptStates(Protocol):
 @dataclass(frozen=True, slots=True, eq=False)
 class PartialFold:
     """An opened PartialAggregate. `gains`: of all rows, or of each list of distinct values where there are several.
-    `kept`: what programs folded in its place (`operators.fusion`)."""
+    `kept`: what programs folded in its place (`operators.fusion`). `samples`: whether a sample has said that grouping
+    pays, by the number of the gain; another run of the plan need not ask again."""
 
     plan: AggregatePlan
     device: torch.device
     allow_direct: bool
     gains: tuple[_Gain, ...]
     kept: list[KeptStates] = field(default_factory=list)
+    samples: dict[int, bool] = field(default_factory=dict)
 
     def process(self, batch: Batch) -> Iterator[Batch]:
         large = batch.length >= _SMALLEST_GROUPED_BATCH
@@ -122,12 +126,15 @@ class PartialFold:
         with gain.sampling:
             if not gain.should_reduce():
                 return False
-            expected = expected_groups(self.plan, batch, number, self.device, allow_direct=self.allow_direct)
-            has_texts = any(isinstance(column, BytesColumn | ViewColumn) for column in batch.columns)
-            if (_WORTH_OF_TEXTS if has_texts else _WORTH) * expected > batch.length:
+            pays = self.samples.get(number)
+            if pays is None:
+                expected = expected_groups(self.plan, batch, number, self.device, allow_direct=self.allow_direct)
+                has_texts = any(isinstance(column, BytesColumn | ViewColumn) for column in batch.columns)
+                pays = (_WORTH_OF_TEXTS if has_texts else _WORTH) * expected <= batch.length
+                self.samples[number] = pays
+            if not pays:
                 gain.record(batch.length, batch.length)
-                return False
-            return True
+            return pays
 
     def finish(self) -> Iterator[Batch] | None:
         return chain.from_iterable(kept.finish() for kept in self.kept) if self.kept else None

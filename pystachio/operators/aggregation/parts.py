@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from typing import Final
 
+import numpy as np
 import torch
 
 from pystachio.operators.aggregation.fold import merged
@@ -19,10 +20,19 @@ from pystachio.operators.batch import Batch
 from pystachio.operators.column import BytesColumn, Column, DictionaryColumn, FixedColumn, ViewColumn
 from pystachio.operators.kernels import native
 from pystachio.operators.kernels.key_parts import float_bits
-from pystachio.operators.kernels.parts import MOST_PARTS, rows_by_values
-from pystachio.operators.kernels.selection import concat_batches, own_texts, plain, slice_batch, take_batch, widen
+from pystachio.operators.kernels.parts import MOST_PARTS, PartsOfRows, parts_of_values
+from pystachio.operators.kernels.selection import (
+    concat_batches,
+    has_one_value,
+    own_texts,
+    plain,
+    slice_batch,
+    take,
+    widen,
+)
 from pystachio.operators.kernels.strings import index
 from pystachio.operators.kernels.texts import hash_texts
+from pystachio.operators.placement import rebuilt, tensors_of
 
 _PART_BITS: Final = 5
 _FEW_PART_BITS: Final = 3
@@ -30,7 +40,7 @@ FEW_ROWS: Final = 1 << 21
 _FEWEST_PART_BITS: Final = 2
 _FEWEST_ROWS: Final = 1 << 19
 """So many rows or fewer make fewer parts, each of which has its price."""
-_BITS: Final = 6
+_BITS: Final = 8
 _FEWEST_RUN_BITS: Final = 3
 """Of the hash, for parts and their runs together: as many runs as pay for a sort by them."""
 _MOST_TAGS: Final = 8
@@ -42,11 +52,11 @@ class Part:
 
     batches: list[Batch]
     is_merged: bool = False
-    runs: list[list[int]] = field(default_factory=list)
+    runs: list[np.ndarray] = field(default_factory=list)
     """Where the runs of each batch begin and end, as long as all are as they were split: rows of different runs are of
     different groups, and tables of a run stay in the innermost caches."""
 
-    def add(self, batch: Batch, runs: list[int]) -> None:
+    def add(self, batch: Batch, runs: np.ndarray) -> None:
         """Rows as they were split."""
         if len(self.runs) == len(self.batches):
             self.runs.append(runs)
@@ -57,15 +67,14 @@ class Part:
         """All batches by one that has each group once."""
         self.batches, self.is_merged, self.runs = [merged], True, []
 
-    def take(self) -> tuple[list[Batch], torch.Tensor | None]:
+    def take(self) -> tuple[list[Batch], np.ndarray | None]:
         """The batches, which are given up, and the `runs` of their rows one after the other."""
         batches, runs = self.batches, self.runs
         self.batches, self.runs = [], []
         if not batches or len(runs) < len(batches):
             return batches, None
-        edges = torch.tensor(runs)
-        lengths = torch.tensor([batch.length for batch in batches])
-        return batches, edges + (lengths.cumsum(0) - lengths).unsqueeze(1)
+        starts = accumulate((batch.length for batch in batches), initial=0)
+        return batches, np.stack([edges + start for edges, start in zip(runs, starts, strict=False)])
 
     @property
     def rows(self) -> int:
@@ -93,7 +102,7 @@ def can_split(plan: AggregatePlan, device: torch.device) -> bool:
     return plan.group_width > 0 and device.type == "cpu" and native.library() is not None
 
 
-def split_all(plan: AggregatePlan, batches: Sequence[Batch], parts: int) -> list[tuple[Batch, list[int]]]:
+def split_all(plan: AggregatePlan, batches: Sequence[Batch], parts: int) -> list[tuple[Batch, np.ndarray]]:
     """The rows of all batches by the values of their groups: a batch and its `Part.runs` for each of the `no_parts`."""
     batch, tags = concat_batches(batches), _tags(plan)
     values = [(_integers(column), column.validity) for column in batch.columns[: plan.group_width]]
@@ -104,13 +113,28 @@ def split_all(plan: AggregatePlan, batches: Sequence[Batch], parts: int) -> list
         tag = known.values
     bits = (parts // tags).bit_length() - 1
     run_bits = min(max(_BITS - bits, _FEWEST_RUN_BITS), (MOST_PARTS // parts).bit_length() - 1)
-    edges, order = rows_by_values(values, bits + run_bits, tag, tags)
-    ordered = own_texts(take_batch(batch, order), range(len(batch.columns)))
-    split: list[tuple[Batch, list[int]]] = []
+    by_parts = parts_of_values(values, bits + run_bits, tag, tags)
+    columns = tuple(_in_parts(column, by_parts) for column in batch.columns)
+    ordered = own_texts(Batch(columns, batch.length, batch.ready), range(len(columns)))
+    split: list[tuple[Batch, np.ndarray]] = []
     for part in range(parts):
-        own = edges[part << run_bits : ((part + 1) << run_bits) + 1]
-        split.append((slice_batch(ordered, own[0], own[-1]), [edge - own[0] for edge in own]))
+        own = by_parts.edges[part << run_bits : ((part + 1) << run_bits) + 1]
+        split.append((slice_batch(ordered, int(own[0]), int(own[-1])), own - own[0]))
     return split
+
+
+def _in_parts(column: Column, by_parts: PartsOfRows) -> Column:
+    """The rows in the order of their parts."""
+    match column:
+        case FixedColumn() if has_one_value(column):
+            return column
+        case BytesColumn():
+            return take(column, by_parts.order)
+        case ViewColumn(type=type_, views=views, held=held, text_bytes=text_bytes, validity=validity):
+            validity = None if validity is None else by_parts.scattered(validity)
+            return ViewColumn(type_, by_parts.scattered(views), held, text_bytes, validity)
+        case _:
+            return rebuilt(column, [by_parts.scattered(tensor) for tensor in tensors_of(column)])
 
 
 def in_key_order(plan: AggregatePlan, batches: Sequence[Batch], device: torch.device) -> list[Batch] | None:

@@ -20,6 +20,7 @@ from pystachio.operators.functions.operands import unscaled
 from pystachio.operators.kernels.exact_sums import exact_sums
 from pystachio.operators.kernels.extremes import extreme, first
 from pystachio.operators.kernels.grouping import Grouping
+from pystachio.operators.kernels.host_memory import ones
 from pystachio.operators.kernels.selection import plain, with_validity
 
 _ONE_EACH: Final[Bounds] = (1, 1)
@@ -78,7 +79,8 @@ def lift(
         case StateKind.COUNT:
             counted = _conjunction([passing, *(column.validity for column in arguments)])
             if counted is None:
-                return [FixedColumn(pa.int64(), torch.ones(rows, dtype=torch.int8, device=device), None, _ONE_EACH)]
+                each = ones(rows) if device.type == "cpu" else torch.ones(rows, dtype=torch.int8, device=device)
+                return [FixedColumn(pa.int64(), each, None, _ONE_EACH)]
             return [FixedColumn(pa.int64(), counted.to(torch.int8), None, (0, 1))]
         case StateKind.SUM:
             return [_exact(arguments[0], _conjunction([passing, arguments[0].validity]))]

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Final
 
+import numpy as np
 import torch
 
 from pystachio.operators.column import BytesColumn, Column, ViewColumn
@@ -122,27 +123,34 @@ def group_rows(
     device: torch.device,
     *,
     allow_direct: bool,
-    runs: torch.Tensor | None = None,
+    runs: np.ndarray | None = None,
+    counted: bool = False,
 ) -> Grouping:
     """Groups of rows with equal `keys` (NULL equals NULL); without keys all rows are one group.
 
-    `runs`: rows of different runs have different keys, see `hash_compiled.number_runs`.
+    `runs`: rows of different runs have different keys, see `hash_compiled.number_runs`. `counted`: the number of rows
+    of each group will be asked for.
     """
     if not keys:
         return one_group(rows, device)
     texts = [key for key in keys if isinstance(key, BytesColumn | ViewColumn)]
     others = [key for key in keys if not isinstance(key, BytesColumn | ViewColumn)]
     if not texts or not others:
-        return _by_codes(keys, rows, device, allow_direct, runs)
+        return _by_codes(keys, rows, device, allow_direct, runs, counted)
     # Text is dear to number and often determined by the other keys (a customer's name by its number): look first.
     grouping = _by_codes(others, rows, device, allow_direct)
     models = grouping.spread(grouping.representatives.to(torch.int64)).contiguous()
     free = [text for text in texts if not texts_equal(text, models)]
-    return _by_codes([*others, *free], rows, device, allow_direct, runs) if free else grouping
+    return _by_codes([*others, *free], rows, device, allow_direct, runs, counted) if free else grouping
 
 
 def _by_codes(
-    keys: Sequence[Column], rows: int, device: torch.device, allow_direct: bool, runs: torch.Tensor | None = None
+    keys: Sequence[Column],
+    rows: int,
+    device: torch.device,
+    allow_direct: bool,
+    runs: np.ndarray | None = None,
+    counted: bool = False,
 ) -> Grouping:
     words = group_words(keys)
     if not words:
@@ -160,7 +168,9 @@ def _by_codes(
     if in_runs:
         assert library is not None
         assert runs is not None
-        numbers, first, known = number_runs(library, [word.values.to(torch.int64) for word in words], runs)
+        numbers, first, known = number_runs(
+            library, [as_dtype(word.values, torch.int64) for word in words], runs, counted=counted
+        )
         return Grouping(rows, numbers, first.shape[0], None, first, device, known)
     numbering = _numbering(codes, allow_direct)
     first = numbering.first

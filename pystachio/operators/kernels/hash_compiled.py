@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+import numpy as np
 import torch
 
 from pystachio.operators.column import BytesColumn
@@ -150,29 +151,28 @@ def number_words(
 
 
 def number_runs(
-    library: ctypes.CDLL, words: Sequence[torch.Tensor], edges: torch.Tensor
+    library: ctypes.CDLL, words: Sequence[torch.Tensor], edges: np.ndarray, *, counted: bool
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]:
     """As `number_words`, of one word or more, for rows in runs that share no key: run r of piece p has the rows from
-    edges[p, r] to edges[p, r + 1] (int64 [pieces, runs + 1]). Numbers ascend from run to run. How many rows each has is
-    None for one word. Where no two rows are equal, row i has number i."""
+    edges[p, r] to edges[p, r + 1] (int64 [pieces, runs + 1]). Numbers ascend from run to run. Where no two rows are
+    equal, row i has number i. How many rows each has is None for one word unless it is to be `counted`."""
     words = [word.contiguous() for word in words]
     rows, width = words[0].shape[0], len(words)
-    edges = edges.contiguous()
-    most = capacity_for(int(edges.diff(dim=1).sum(0).amax()))
+    edges = np.ascontiguousarray(edges)
+    most = capacity_for(int(np.diff(edges).sum(0).max()))
     numbers, first = (empty(rows, torch.int32) for _ in range(2))
-    runs = edges.data_ptr(), edges.shape[0], edges.shape[1] - 1
-    counts: torch.Tensor | None = None
+    counts = empty(rows, torch.int64) if counted or width > 1 else None
+    of_runs = edges.ctypes.data, edges.shape[0], edges.shape[1] - 1
+    to = numbers.data_ptr(), first.data_ptr(), None if counts is None else counts.data_ptr()
     if width == 1:
-        slots = torch.empty(most, 2, dtype=torch.int64)
-        to = slots.data_ptr(), most, numbers.data_ptr(), first.data_ptr()
-        groups = int(library.pystachio_number_key_runs(words[0].data_ptr(), *runs, *to))
+        slots = empty(2 * most, torch.int64)
+        groups = int(library.pystachio_number_key_runs(words[0].data_ptr(), *of_runs, slots.data_ptr(), most, *to))
     else:
-        slots = empty(most, torch.int64)
+        slots, known = empty(most, torch.int64), empty(rows * width, torch.int64)
         pointers = (ctypes.c_void_p * width)(*[word.data_ptr() for word in words])
-        counts, known = empty(rows, torch.int64), empty(rows * width, torch.int64)
-        of = slots.data_ptr(), most, known.data_ptr(), numbers.data_ptr(), first.data_ptr(), counts.data_ptr()
-        groups = int(library.pystachio_number_word_runs(pointers, width, *runs, *of))
-        counts = copied(counts[:groups])
+        of = slots.data_ptr(), most, known.data_ptr()
+        groups = int(library.pystachio_number_word_runs(pointers, width, *of_runs, *of, *to))
+    counts = None if counts is None else copied(counts[:groups])
     if groups == rows:
         numbers = torch.arange(rows, dtype=torch.int32)
         return numbers, numbers, counts

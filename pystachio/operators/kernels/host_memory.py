@@ -30,6 +30,8 @@ NUMPY: Final[dict[torch.dtype, type[np.generic]]] = {
 _SHORT_COPY: Final = 1 << 16
 """Rows that are copied or cleared in so little time, one after the other."""
 
+_ONES: Final = torch.ones(1 << 20, dtype=torch.int8)
+
 
 def empty(rows: int, dtype: torch.dtype) -> torch.Tensor:
     """`torch.empty` of [rows]."""
@@ -39,6 +41,16 @@ def empty(rows: int, dtype: torch.dtype) -> torch.Tensor:
 def zeros(rows: int, dtype: torch.dtype) -> torch.Tensor:
     """`torch.zeros` of [rows]."""
     return torch.zeros(rows, dtype=dtype) if rows > _SHORT_COPY else torch.from_numpy(np.zeros(rows, NUMPY[dtype]))
+
+
+def ones(rows: int) -> torch.Tensor:
+    """int8 [rows], of memory that all share: nobody writes to a column."""
+    return _ONES[:rows] if rows <= len(_ONES) else torch.ones(rows, dtype=torch.int8)
+
+
+def is_shared(values: torch.Tensor) -> bool:
+    """Whether they are `ones` that take no memory of their own."""
+    return values.untyped_storage().data_ptr() == _ONES.data_ptr()
 
 
 def copied(values: torch.Tensor) -> torch.Tensor:

@@ -19,7 +19,7 @@ from pystachio.operators.column import (
     WideDecimalColumn,
 )
 from pystachio.operators.kernels import primitives
-from pystachio.operators.kernels.host_memory import joined, taken
+from pystachio.operators.kernels.host_memory import is_shared, joined, ones, taken
 from pystachio.operators.kernels.strings import index, unify
 from pystachio.operators.kernels.texts import take_texts
 from pystachio.operators.kernels.views import (
@@ -54,15 +54,18 @@ def take(column: Column, indices: torch.Tensor) -> Column:
             return seen if validity is None else with_validity(seen, validity)
 
 
+def has_one_value(column: FixedColumn) -> bool:
+    """Whether all rows are known to have the same, and none is NULL."""
+    return column.bounds is not None and column.bounds[0] == column.bounds[1] and column.validity is None
+
+
 def _is_part_of(column: FixedColumn, rows: int) -> bool:
     """Whether so many of the rows, whichever, may be a view of the first ones, on the host: all have one value, as the
-    counts of single rows have, and no much larger memory is kept by it."""
-    if column.bounds is None or column.bounds[0] != column.bounds[1] or column.validity is not None:
-        return False
-    if column.values.device.type != "cpu":
+    counts of single rows have, and no much larger memory is kept by it, unless all share that anyway."""
+    if not has_one_value(column) or column.values.device.type != "cpu":
         return False
     held = column.values.untyped_storage().nbytes() // column.values.itemsize
-    return rows <= len(column) and 4 * rows >= 3 * held
+    return rows <= len(column) and (4 * rows >= 3 * held or is_shared(column.values))
 
 
 def take_late(column: Column, indices: torch.Tensor) -> Column:
@@ -280,8 +283,10 @@ def _concat_validity(columns: Sequence[Column]) -> torch.Tensor | None:
 def _concat_fixed(columns: Sequence[FixedColumn]) -> FixedColumn:
     # A column of type NULL, or of NULLs only, must not decide the dtype; integers promote to the widest.
     dtype = reduce(torch.promote_types, (column.values.dtype for column in columns))
-    values = joined([column.values for column in columns], dtype)
     bounds = union_bounds([column.bounds for column in columns])
+    if bounds == (1, 1) and dtype == torch.int8 and all(is_shared(column.values) for column in columns):
+        return FixedColumn(columns[0].type, ones(sum(map(len, columns))), _concat_validity(columns), bounds)
+    values = joined([column.values for column in columns], dtype)
     return FixedColumn(columns[0].type, values, _concat_validity(columns), bounds)
 
 

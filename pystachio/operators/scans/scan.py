@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
 from typing import Final
+from weakref import ReferenceType, ref
 
 from pystachio.operators.batch import Batch, Schema
 from pystachio.operators.chunks.cache import ChunkCache
@@ -63,6 +64,28 @@ class _Known:
     pace: Pace = field(default_factory=Pace)
     orders: dict[tuple[int, ...], ReadOrder] = field(default_factory=dict)
     """With its constant predicate, by the positions of the runtime filters that there are."""
+    filtered: _Filtered | None = None
+    """The last run's."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Filtered:
+    """What there is to read `rows` at a time behind these filters, of which nothing is held."""
+
+    rows: int
+    filters: tuple[tuple[int, ReferenceType[RuntimeFilter]], ...]
+    planned: ScanUnits
+
+    def is_for(self, rows: int, filters: Sequence[tuple[int, RuntimeFilter]]) -> bool:
+        """Joins that keep what they have stored give the very same filters in each run."""
+        return (
+            rows == self.rows
+            and len(filters) == len(self.filters)
+            and all(
+                column == known and value is reference()
+                for (column, value), (known, reference) in zip(filters, self.filters, strict=True)
+            )
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,14 +178,15 @@ class Scan:
     def _planned(
         self, ctx: Context, predicate: Expression | None, filters: Sequence[tuple[int, RuntimeFilter]]
     ) -> ScanUnits:
-        known = self._known
+        known, rows = self._known, unit_rows(self.table, ctx)
+        if predicate is self.predicate and known.filtered is not None and known.filtered.is_for(rows, filters):
+            return known.filtered.planned
         constant, bound = (predicate, None) if predicate is self.predicate else (None, predicate)
         if not known.matching:
             known.matching = matching_groups(self.table, self.columns, constant, ())
         matching = known.matching
         if filters or bound is not None:
             matching = matching_groups(self.table, self.columns, bound, filters, matching)
-        rows = unit_rows(self.table, ctx)
         key = (rows, *(each.tobytes() for each in matching))
         planned = known.units.get(key)
         if planned is None:
@@ -170,6 +194,8 @@ class Scan:
                 known.units.clear()
             planned = units_of(self.table, self.columns, matching, rows, self.answered)
             known.units[key] = planned
+        if bound is None and filters:
+            known.filtered = _Filtered(rows, tuple((column, ref(value)) for column, value in filters), planned)
         return planned
 
     def _dictionaries(self) -> dict[int, SharedDictionary]:

@@ -6,6 +6,7 @@ from collections import defaultdict
 from decimal import Decimal
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
 import torch
@@ -129,16 +130,19 @@ def test_spread_gives_each_row_its_groups_value() -> None:
 
 
 @pytest.mark.skipif(native.library() is None, reason="needs the compiled library")
+@pytest.mark.parametrize("counted", [False, True])
 @pytest.mark.parametrize("width", [1, 2, 4])
 @pytest.mark.parametrize(("rows", "different"), [(1, 1), (3000, 40), (60_000, 59_000), (60_000, 2_000), (60_000, 1)])
-def test_groups_of_runs_are_those_of_all_rows(width: int, rows: int, different: int) -> None:
+def test_groups_of_runs_are_those_of_all_rows(width: int, rows: int, different: int, counted: bool) -> None:
     """Pieces in runs by hash, among them empty ones and one that is far longer than the others."""
     generator = torch.Generator().manual_seed(rows + width)
     numbers = torch.randint(0, different, (rows,), generator=generator)
     words = torch.randint(-(2**62), 2**62, (different, width), generator=generator)[numbers]
     heavy = torch.rand(rows, generator=generator) < 0.3
     words[heavy] = words[0].clone()
-    pieces, edges, before = [], [], 0
+    pieces: list[torch.Tensor] = []
+    edges: list[list[int]] = []
+    before = 0
     for piece in (words[: rows // 7], words[:0], words[rows // 7 :]):
         hashes = torch.zeros(len(piece), dtype=torch.int64)
         for word in piece.T:
@@ -149,7 +153,7 @@ def test_groups_of_runs_are_those_of_all_rows(width: int, rows: int, different: 
         before += len(piece)
     whole = torch.cat(pieces)
     columns = [FixedColumn(pa.int64(), word.contiguous()) for word in whole.T]
-    grouping = group_rows(columns, rows, CPU, allow_direct=False, runs=torch.tensor(edges))
+    grouping = group_rows(columns, rows, CPU, allow_direct=False, runs=np.array(edges), counted=counted)
     expected, ids, counts = torch.unique(whole, dim=0, return_inverse=True, return_counts=True)
     assert grouping.groups == len(expected)
     assert grouping.ids is not None

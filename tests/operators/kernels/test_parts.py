@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from pystachio.operators.kernels import host, native, portable
-from pystachio.operators.kernels.parts import mix_hashes, rows_by_part, rows_by_values
+from pystachio.operators.kernels.parts import mix_hashes, parts_of_values, rows_by_part
 
 pytestmark = pytest.mark.skipif(native.library() is None, reason="needs the compiled library")
 
@@ -68,10 +68,12 @@ def test_parts_of_values_are_those_of_their_hashes(bits: int, most: int, rows: i
         (torch.randint(-100, 100, (rows,), generator=generator).to(dtype), valid)
         for dtype, valid in zip(INTEGERS, (None, validity, None, validity), strict=True)
     ]
-    edges, order = rows_by_values(columns, bits, above, most)
+    found = parts_of_values(columns, bits, above, most)
     expected_edges, expected_order = rows_by_part(hashes_of(columns), bits, above, most)
-    assert edges == expected_edges
-    assert torch.equal(order, expected_order)
+    assert found.edges.tolist() == expected_edges
+    assert torch.equal(found.order, expected_order)
+    for values in (*(column for column, _ in columns), validity, torch.rand(rows), torch.rand(rows, 2).double()):
+        assert torch.equal(found.scattered(values), values[expected_order.to(torch.int64)])
 
 
 @pytest.mark.parametrize("dtype", INTEGERS)

@@ -14,7 +14,7 @@ from functools import cache
 from importlib.machinery import EXTENSION_SUFFIXES
 from pathlib import Path
 
-INTERFACE_VERSION = 24
+INTERFACE_VERSION = 25
 _NAME = "_native"
 
 FEW_ROWS = 1 << 12
@@ -219,7 +219,8 @@ def _declare_arrays(loaded: ctypes.CDLL) -> None:
         "gather_bytes": (pointer, pointer, number, pointer, width, number, pointer, pointer, number),
         "mix_hashes": (pointer, width, pointer, number, pointer),
         "split_rows": (pointer, pointer, number, width, width, pointer, pointer),
-        "split_by_values": (*(pointer,) * 3, width, pointer, number, width, width, *(pointer,) * 3),
+        "parts_of_values": (*(pointer,) * 3, width, pointer, number, width, width, pointer, pointer),
+        "scatter": (pointer, width, pointer, number, pointer, width, pointer),
         "group_extremes": (pointer, width, pointer, width, number, width, pointer),
         "hash_views": (pointer, number, pointer),
         "copy_views": (pointer, number, pointer, pointer),
@@ -231,7 +232,7 @@ def _declare_arrays(loaded: ctypes.CDLL) -> None:
         "number_keys": (pointer, number, number, pointer, number, pointer, pointer, pointer),
         "number_texts": (*(pointer,) * 3, number, number, pointer, number, *(pointer,) * 4),
         "number_words": (pointer, width, number, number, pointer, number, *(pointer,) * 5),
-        "number_key_runs": (pointer, pointer, number, number, pointer, number, pointer, pointer),
+        "number_key_runs": (pointer, pointer, number, number, pointer, number, *(pointer,) * 3),
         "number_word_runs": (pointer, width, pointer, number, number, pointer, number, *(pointer,) * 4),
         "number_codes": (pointer, width, number, number, pointer, pointer, pointer),
         "rank_codes": (pointer, width, number, number, pointer, pointer, pointer),

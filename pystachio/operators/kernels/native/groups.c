@@ -69,10 +69,12 @@ PS_CLONES static void parts_of(const uint64_t *restrict hashes, const int32_t *r
             part_of[i] = (uint8_t)((hashes[i] >> PART_SHIFT & mask) | (uint64_t)above[i] << bits);
 }
 
-int32_t pystachio_split_by_values(const void *const *values, const int32_t *widths, const uint8_t *const *validity,
+#define WAYS 4 /* consecutive rows often have the same part, so that each addition would wait for the one before */
+
+int32_t pystachio_parts_of_values(const void *const *values, const int32_t *widths, const uint8_t *const *validity,
                                   int32_t columns, const int32_t *above, int64_t rows, int32_t bits, int32_t parts,
-                                  uint8_t *part_of, int32_t *offsets, int32_t *order) {
-    int32_t next[PS_MOST_PARTS] = {0}, used = 0;
+                                  uint8_t *part_of, int32_t *offsets) {
+    int32_t counts[WAYS][PS_MOST_PARTS] = {{0}}, used = 0;
     for (int64_t row = 0; row < rows; row += HASHED_ROWS) {
         uint64_t hashes[HASHED_ROWS];
         int64_t block = rows - row < HASHED_ROWS ? rows - row : HASHED_ROWS;
@@ -84,16 +86,42 @@ int32_t pystachio_split_by_values(const void *const *values, const int32_t *widt
             if (status != PS_OK) return status;
         }
         parts_of(hashes, above == NULL ? NULL : above + row, block, bits, part_of + row);
-        for (int64_t i = row; i < row + block; i++) next[part_of[i]]++;
+        for (int64_t i = row; i < row + block; i++) counts[i % WAYS][part_of[i]]++;
     }
     for (int32_t part = 0; part < parts; part++) {
-        int32_t size = next[part];
-        offsets[part] = next[part] = used;
-        used += size;
+        offsets[part] = used;
+        for (int32_t way = 0; way < WAYS; way++) used += counts[way][part];
     }
     offsets[parts] = used;
-    for (int64_t i = 0; i < rows; i++) order[next[part_of[i]]++] = (int32_t)i;
     return PS_OK;
+}
+
+typedef struct {
+    int64_t words[2];
+} pair;
+
+#define SCATTER(TYPE, VALUE)                                                                                           \
+    {                                                                                                                  \
+        const TYPE *restrict from = values;                                                                            \
+        TYPE *restrict out = to;                                                                                       \
+        (void)from;                                                                                                    \
+        for (int64_t i = 0; i < rows; i++) out[next[part_of[i]]++] = VALUE;                                            \
+        return PS_OK;                                                                                                  \
+    }
+
+int32_t pystachio_scatter(const void *values, int32_t width, const uint8_t *restrict part_of, int64_t rows,
+                          const int32_t *offsets, int32_t parts, void *to) {
+    int32_t next[PS_MOST_PARTS];
+    memcpy(next, offsets, (size_t)parts * sizeof *next);
+    if (values == NULL) SCATTER(int32_t, (int32_t)i)
+    switch (width) {
+    case 1: SCATTER(int8_t, from[i])
+    case 2: SCATTER(int16_t, from[i])
+    case 4: SCATTER(int32_t, from[i])
+    case 8: SCATTER(int64_t, from[i])
+    case 16: SCATTER(pair, from[i])
+    default: return PS_NOT_HANDLED;
+    }
 }
 
 /* `base` of the known groups are not in the table. */
@@ -156,9 +184,10 @@ int64_t pystachio_number_words(const int64_t *const *words, int32_t width, int64
 PS_INLINE int64_t number_runs(const int64_t *const *words, int32_t width, const int64_t *edges, int64_t pieces,
                               int64_t runs, uint64_t *slots, int64_t most, int64_t *known, int32_t *numbers,
                               int32_t *first, int64_t *counts) {
-    int64_t groups = 0, capacity = first_capacity(most);
+    int64_t groups = 0, base = 0, capacity = first_capacity(most);
     for (int64_t run = 0; run < runs; run++) {
-        int64_t base = groups;
+        if (run > 0) capacity = capacity_after(groups - base, most);
+        base = groups;
         memset(slots, 0, (size_t)capacity * sizeof *slots);
         for (int64_t piece = 0; piece < pieces; piece++) {
             const int64_t *edge = edges + piece * (runs + 1) + run;

@@ -15,11 +15,16 @@ PS_EXPORT int32_t pystachio_mix_hashes(const void *values, int32_t width, const 
 PS_EXPORT void pystachio_split_rows(const uint64_t *hashes, const int32_t *above, int64_t rows, int32_t bits,
                                     int32_t parts, int32_t *offsets, int32_t *order);
 
-/* Both in one: part_of[] has room for one number per row. */
-PS_EXPORT int32_t pystachio_split_by_values(const void *const *values, const int32_t *widths,
+/* part_of[] becomes the part of each row by the hashes of columns, offsets[] as above. */
+PS_EXPORT int32_t pystachio_parts_of_values(const void *const *values, const int32_t *widths,
                                             const uint8_t *const *validity, int32_t columns, const int32_t *above,
                                             int64_t rows, int32_t bits, int32_t parts, uint8_t *part_of,
-                                            int32_t *offsets, int32_t *order);
+                                            int32_t *offsets);
+
+/* to[] are the values, of `width` bytes each, by parts, those of one part as they stand; the row numbers (int32) where
+ * `values` is NULL. PS_NOT_HANDLED for a width other than 1, 2, 4, 8 and 16. */
+PS_EXPORT int32_t pystachio_scatter(const void *values, int32_t width, const uint8_t *part_of, int64_t rows,
+                                    const int32_t *offsets, int32_t parts, void *to);
 
 #define PS_MOST_PARTS 256
 

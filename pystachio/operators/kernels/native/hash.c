@@ -59,7 +59,7 @@ PS_INLINE int64_t visit_homes(const int64_t *keys, int64_t rows, uint64_t *homes
 
 /* `base` of the known groups are not in the table. */
 PS_INLINE int64_t number_keys(const int64_t *keys, int64_t row, int64_t rows, ps_key_slot *slots, int64_t capacity,
-                              int32_t *numbers, int32_t *first, int64_t base, int64_t *groups) {
+                              int32_t *numbers, int32_t *first, int64_t *counts, int64_t base, int64_t *groups) {
     uint64_t homes[BLOCK], mask = (uint64_t)capacity - 1;
     int64_t found[BLOCK], known = *groups, limit = base + most_groups(capacity);
     uint8_t waiting[BLOCK];
@@ -74,9 +74,12 @@ PS_INLINE int64_t number_keys(const int64_t *keys, int64_t row, int64_t rows, ps
             if (!slots[at].number) {
                 slots[at] = (ps_key_slot){key, ++known};
                 first[known - 1] = (int32_t)(row + i);
+                if (counts != NULL) counts[known - 1] = 0;
             }
             numbers[row + i] = (int32_t)(slots[at].number - 1);
         }
+        if (counts != NULL)
+            for (int64_t i = row; i < row + block; i++) counts[numbers[i]]++;
     }
     *groups = known;
     return row < rows ? row : rows;
@@ -84,18 +87,20 @@ PS_INLINE int64_t number_keys(const int64_t *keys, int64_t row, int64_t rows, ps
 
 int64_t pystachio_number_keys(const int64_t *keys, int64_t row, int64_t rows, ps_key_slot *slots, int64_t capacity,
                               int32_t *numbers, int32_t *first, int64_t *groups) {
-    return number_keys(keys, row, rows, slots, capacity, numbers, first, 0, groups);
+    return number_keys(keys, row, rows, slots, capacity, numbers, first, NULL, 0, groups);
 }
 
 int64_t pystachio_number_key_runs(const int64_t *keys, const int64_t *edges, int64_t pieces, int64_t runs,
-                                  ps_key_slot *slots, int64_t most, int32_t *numbers, int32_t *first) {
-    int64_t groups = 0, capacity = first_capacity(most);
+                                  ps_key_slot *slots, int64_t most, int32_t *numbers, int32_t *first,
+                                  int64_t *counts) {
+    int64_t groups = 0, base = 0, capacity = first_capacity(most);
     for (int64_t run = 0; run < runs; run++) {
-        int64_t base = groups;
+        if (run > 0) capacity = capacity_after(groups - base, most);
+        base = groups;
         memset(slots, 0, (size_t)capacity * sizeof *slots);
         for (int64_t piece = 0; piece < pieces; piece++) {
             const int64_t *edge = edges + piece * (runs + 1) + run;
-            int64_t row = number_keys(keys, edge[0], edge[1], slots, capacity, numbers, first, base, &groups);
+            int64_t row = number_keys(keys, edge[0], edge[1], slots, capacity, numbers, first, counts, base, &groups);
             while (row < edge[1]) {
                 capacity = next_capacity(capacity, most);
                 memset(slots, 0, (size_t)capacity * sizeof *slots);
@@ -107,7 +112,7 @@ int64_t pystachio_number_key_runs(const int64_t *keys, const int64_t *edges, int
                     while (slots[at].number) at = (at + 1) & mask;
                     slots[at] = (ps_key_slot){key, group + 1};
                 }
-                row = number_keys(keys, row, edge[1], slots, capacity, numbers, first, base, &groups);
+                row = number_keys(keys, row, edge[1], slots, capacity, numbers, first, counts, base, &groups);
             }
         }
     }

@@ -30,9 +30,11 @@ PS_EXPORT int64_t pystachio_number_keys(const int64_t *keys, int64_t row, int64_
 
 /* The same for rows in `runs` runs that have no key in common, each in a table of its own that stays in the caches. Run
  * r has the rows from edges[r] to edges[r + 1], and as many more for each of the other `pieces`, whose edges follow.
- * There are slots for a table of the longest run (`most`). Returns how many keys there are, numbered run by run. */
+ * There are slots for a table of the longest run (`most`). counts[number] is how many rows have the key; not wanted
+ * where it is NULL. Returns how many keys there are, numbered run by run. */
 PS_EXPORT int64_t pystachio_number_key_runs(const int64_t *keys, const int64_t *edges, int64_t pieces, int64_t runs,
-                                            ps_key_slot *slots, int64_t most, int32_t *numbers, int32_t *first);
+                                            ps_key_slot *slots, int64_t most, int32_t *numbers, int32_t *first,
+                                            int64_t *counts);
 
 /* The number of each row's key, 0 for one that the table does not have. */
 PS_EXPORT void pystachio_find_keys(const int64_t *keys, int64_t rows, const ps_key_slot *slots, int64_t capacity,

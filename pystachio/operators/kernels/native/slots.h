@@ -37,6 +37,13 @@ PS_INLINE int64_t most_groups(int64_t capacity) { return capacity <= ROOMY_SLOTS
 /* Capacities of a table that may need `most`. */
 PS_INLINE int64_t first_capacity(int64_t most) { return most < FIRST_SLOTS ? most : FIRST_SLOTS; }
 
+/* For a run that follows one of so many groups: the hash has made them about as large as each other. */
+PS_INLINE int64_t capacity_after(int64_t groups, int64_t most) {
+    int64_t capacity = 4 * BLOCK;
+    while (capacity < most && most_groups(capacity) < groups + groups / 8 + 2 * BLOCK) capacity *= 2;
+    return capacity < most ? capacity : most;
+}
+
 PS_INLINE int64_t next_capacity(int64_t capacity, int64_t most) { return 2 * capacity < most ? 2 * capacity : most; }
 
 PS_INLINE uint64_t hash_of(int64_t key) {
