@@ -9,9 +9,13 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+import torch
 
 from pystachio.errors import ResourceExhausted
+from pystachio.operators.arrow import column_from_arrow
 from pystachio.operators.expressions import SortKey
+from pystachio.operators.kernels import ordering
+from pystachio.operators.kernels.ordering import Direction
 from pystachio.operators.sort import Sort
 from pystachio.operators.top_n import TopN
 
@@ -57,7 +61,7 @@ def same(left: list[tuple[Any, ...]], right: list[tuple[Any, ...]]) -> bool:
 def random_case(seed: int) -> tuple[pa.Table, list[SortKey], random.Random]:
     r = random.Random(seed)
     names = [r.choice(list(COLUMNS)) for _ in range(r.randrange(1, 4))]
-    count = r.choice([0, 1, 10, 200])
+    count = r.choice([0, 1, 10, 200, 600])
     nulls = r.choice([0.0, 0.2, 1.0])
     columns = [
         pa.array([None if r.random() < nulls else r.choice(COLUMNS[n][1]) for _ in range(count)], COLUMNS[n][0])
@@ -102,3 +106,17 @@ def test_top_n_holds_candidates_only(harness: Any) -> None:
     assert harness.rows(top) == [(1,), (2,), (3,), (4,), (5,)]
     with pytest.raises(ResourceExhausted):
         harness.rows(Sort(harness.source(table, 10_000), (SortKey(0, False, False),)))
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_few_rows_are_in_the_order_of_many(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The short way against the long one."""
+    r = random.Random(seed)
+    rows = r.choice([0, 1, 2, 30, 256])
+    keys = []
+    for type_, pool in r.choices(list(COLUMNS.values()), k=r.randint(1, 4)):
+        array = pa.array([None if r.random() < 0.2 else r.choice(pool) for _ in range(rows)], type_)
+        keys.append((column_from_arrow(array), Direction(r.random() < 0.5, r.random() < 0.5)))
+    short = ordering.sort_order(keys, rows)
+    monkeypatch.setattr(ordering, "_FEW_ROWS", -1)
+    assert torch.equal(short, ordering.sort_order(keys, rows))

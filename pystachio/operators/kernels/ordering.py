@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Final, cast
 
 import numpy as np
@@ -25,6 +26,8 @@ from pystachio.operators.kernels.strings import arrow_view, index, to_codes
 from pystachio.operators.placement import table_on
 
 _SPAN_LIMIT: Final = 1 << 62
+_FEW_ROWS: Final = 256
+"""So many rows of a host are in order before the steps of a large sort have begun."""
 _FEW_CANDIDATES: Final = 1024
 """So many rows are sorted as they are."""
 _SIGN: Final = -(2**63)
@@ -100,6 +103,8 @@ class _Digit:
 
 def sort_order(keys: Sequence[tuple[Column, Direction]], rows: int) -> torch.Tensor:
     """The positions of the rows (int64) in the order of `keys`, ties in the order they stand."""
+    if rows <= _FEW_ROWS and all(device_of(column).type == "cpu" for column, _ in keys):
+        return _order_of_few(keys, rows)
     digits = [digit for column, direction in keys for digit in _digits(column, direction)]
     words = _packed(digits)
     if not words:
@@ -108,6 +113,52 @@ def sort_order(keys: Sequence[tuple[Column, Direction]], rows: int) -> torch.Ten
     for word in reversed(words[:-1]):
         order = order.index_select(0, torch.sort(word.index_select(0, order), stable=True).indices)
     return order
+
+
+def _order_of_few(keys: Sequence[tuple[Column, Direction]], rows: int) -> torch.Tensor:
+    """`sort_order` on a host, with texts as objects."""
+    words = [word for column, direction in keys for word in _few_words(column, direction)]
+    return torch.from_numpy(np.lexsort(words[::-1]) if words else np.arange(rows))
+
+
+def _few_words(column: Column, direction: Direction) -> list[np.ndarray]:
+    """The key as integers, most significant first, one for NULL before them."""
+    if is_text(column):
+        values = [_ranks_of_few(column)]
+    else:
+        column = plain(column)
+        match column:
+            case WideDecimalColumn(high=high, low=low):
+                values = [high.numpy(), low.numpy() ^ np.int64(_SIGN)]
+            case FixedColumn(values=numbers) if numbers.dtype.is_floating_point:
+                values = [ordered_bits(numbers).numpy()]
+            case FixedColumn(values=numbers):
+                values = [numbers.numpy().astype(np.int64)]
+            case BytesColumn():
+                raise AssertionError("text has ranks")
+    if direction.descending:
+        values = [~each for each in values]
+    if column.validity is None:
+        return values
+    valid = column.validity.numpy()
+    return [valid if direction.nulls_first else ~valid, *(np.where(valid, each, 0) for each in values)]
+
+
+def _ranks_of_few(column: Column) -> np.ndarray:
+    """int64 [rows]: which of the different texts each is, in ascending byte order."""
+    if isinstance(column, DictionaryColumn):
+        codes = column.codes.numpy()
+        if len(column.dictionary) == 0:
+            return np.zeros(len(codes), np.int64)
+        used, places = np.unique(codes, return_inverse=True)
+        values = take(column.dictionary.values, torch.from_numpy(used.astype(np.int64)))
+        return _ranks_of_few(values)[places]
+    texts = plain(column)
+    assert isinstance(texts, BytesColumn)
+    data, offsets = texts.data.numpy(), texts.offsets.tolist()
+    found = [data[start:stop].tobytes() for start, stop in pairwise(offsets)]
+    rank = {text: number for number, text in enumerate(sorted(set(found)))}
+    return np.array([rank[text] for text in found], np.int64)
 
 
 def first_of_order(keys: Sequence[tuple[Column, Direction]], rows: int, count: int) -> torch.Tensor:

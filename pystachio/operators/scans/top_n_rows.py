@@ -163,7 +163,8 @@ class CandidateReader(RowReader):
         assert rows.unit is not None
         unit, piece = rows.unit.unit, rows.piece
         if rows.is_tested:
-            self._add(rows, piece.start, self._passing(rows.columns, piece.start, piece.stop, piece.survivors))
+            passing = self._passing(rows.columns, piece.start, piece.stop, piece.survivors)
+            self._add(rows, piece.start, piece.stop, passing)
             return
         if self.rules_out(unit):
             self.skipped(unit, piece.start, piece.stop)
@@ -171,13 +172,13 @@ class CandidateReader(RowReader):
         start, size = piece.start, _FIRST_ROWS
         while start < piece.stop:
             stop = piece.stop if self.best.threshold is not None else min(piece.stop, start + size)
-            self._add(rows, start, self._chosen(rows, start, stop))
+            self._add(rows, start, stop, self._chosen(rows, start, stop))
             if stop < piece.stop and self.rules_out(unit):
                 self._count(SKIPPED_ROWS, piece.stop - stop)
                 return
             start, size = stop, min(2 * size, max(_FIRST_ROWS, self.batch_rows))
 
-    def _chosen(self, rows: ScanRows, start: int, stop: int) -> torch.Tensor:
+    def _chosen(self, rows: ScanRows, start: int, stop: int) -> torch.Tensor | None:
         """By the threshold first, unless the predicate is cheap and is known to leave fewer rows."""
         assert rows.unit is not None
         columns, first = rows.columns, self.numbers[id(rows.unit.unit)] + start
@@ -188,9 +189,9 @@ class CandidateReader(RowReader):
 
     def _before(
         self, columns: dict[int, Column], start: int, stop: int, chosen: torch.Tensor | None, first: int
-    ) -> torch.Tensor:
+    ) -> torch.Tensor | None:
         """Those of the rows `chosen` (None: all from `start` to `stop`, of which the first has the number `first`) that
-        are before the threshold."""
+        are before the threshold; None: all."""
         threshold = self.best.threshold
         rows = stop - start if chosen is None else len(chosen)
         before = None
@@ -199,17 +200,15 @@ class CandidateReader(RowReader):
             before = threshold.select(keys if chosen is None else [take(key, chosen) for key in keys], first)
             self._keys.count(rows, rows if before is None else len(before))
         if before is None:
-            return torch.arange(stop - start) if chosen is None else chosen
+            return chosen
         self._count(SKIPPED_ROWS, rows - len(before))
         return before if chosen is None else chosen.index_select(0, before)
 
-    def _passing(self, columns: dict[int, Column], start: int, stop: int, chosen: torch.Tensor | None) -> torch.Tensor:
-        """Those of the rows that pass the predicate and the filters."""
-        rows = length = stop - start
-        if chosen is not None and len(chosen) == length:
-            chosen = None
-        elif chosen is not None:
-            rows = len(chosen)
+    def _passing(
+        self, columns: dict[int, Column], start: int, stop: int, chosen: torch.Tensor | None
+    ) -> torch.Tensor | None:
+        """Those of the rows (None: all) that pass the predicate and the filters."""
+        rows = stop - start if chosen is None else len(chosen)
         if self.test is not None and rows:
             sliced = tuple(slice_column(columns[position], start, stop) for position in self.tested)
             if chosen is not None:
@@ -223,22 +222,25 @@ class CandidateReader(RowReader):
                 break
             if use.is_useful:
                 chosen = narrow(chosen, use, slice_column(columns[use.position], start, stop))
-        return torch.arange(length) if chosen is None else chosen
+        return chosen
 
     def _count(self, what: str, count: int) -> None:
         if self.metrics is not None:
             self.metrics.count(what, count)
 
-    def _add(self, rows: ScanRows, start: int, chosen: torch.Tensor) -> None:
+    def _add(self, rows: ScanRows, start: int, stop: int, chosen: torch.Tensor | None) -> None:
+        """The rows `chosen` of those from `start` to `stop`; None: all."""
         assert rows.unit is not None
-        if not len(chosen):
+        count = stop - start if chosen is None else len(chosen)
+        if not count:
             return
-        rows.found(len(chosen))
-        where = chosen + start
-        if len(chosen) > self.best.wanted:
-            key = take(rows.columns[self.keys[0]], where)
-            few = may_be_first(key, self.best.wanted, self.best.directions[0])
-            where = where if few is None else where.index_select(0, few)
+        rows.found(count)
+        if count > self.best.wanted:
+            key = slice_column(rows.columns[self.keys[0]], start, stop)
+            few = may_be_first(key if chosen is None else take(key, chosen), self.best.wanted, self.best.directions[0])
+            if few is not None:
+                chosen = few if chosen is None else chosen.index_select(0, few)
+        where = torch.arange(start, stop) if chosen is None else chosen + start
         keys = [plain(take(rows.columns[position], where)) for position in self.keys]
         numbers = FixedColumn(pa.int64(), where + self.numbers[id(rows.unit.unit)])
         self.best.add(Batch((*keys, numbers), len(where), None))
