@@ -22,9 +22,11 @@ MANY = 70_000
 
 
 def write(folder: Path, names: list[str | None], *, facts: int = 10_000) -> None:
-    """`small` has a row for each name, `facts` refers to all of them and to some that are not there."""
+    """`small` has a row for each name, `facts` refers to all of them and to some that are not there; `kinds` of names."""
     small = {"id": pa.array(range(len(names)), pa.int64()), "name": pa.array(names)}
     pq.write_table(pa.table(small), folder / "small.parquet")
+    kinds = {"name": pa.array(["a", "b", "c", "x"]), "kind": pa.array([1, 2, 1, 2])}
+    pq.write_table(pa.table(kinds), folder / "kinds.parquet")
     keys = [None if i % 11 == 0 else i % (len(names) + 3) for i in range(facts)]
     pq.write_table(pa.table({"k": pa.array(keys, pa.int64()), "v": pa.array(range(facts))}), folder / "facts.parquet")
 
@@ -38,7 +40,7 @@ def folder(tmp_path: Path) -> Path:
 
 def connected(folder: Path, **settings: object) -> pystachio.Session:
     session = pystachio.connect(memory="256MiB", threads=2, chunk_cache_bytes=0, **settings)
-    for name in ("small", "facts", "large"):
+    for name in ("small", "kinds", "facts", "large"):
         session.register(name, folder / f"{name}.parquet")
     return session
 
@@ -86,17 +88,44 @@ def test_the_third_run_finds_what_the_second_stored(session: pystachio.Session, 
     assert runs(session, sql) == [0, 0, joins, joins]
 
 
+KINDS = "(select small.id, kind from small join kinds on small.name = kinds.name where kind = 1)"
+
+
+@pytest.mark.parametrize(
+    ("sql", "joins"),
+    [
+        (f"select kind, count(*) as c from facts join {KINDS} t on k = t.id group by kind", 1),
+        # One consumer of the shared join's rows finds its index, the other one reads them.
+        (
+            f"with t as {KINDS} select count(*) as c from facts where k in (select id from t)"
+            " union all select sum(id + kind) as c from t order by c",
+            2,
+        ),
+        (
+            f"with t as {KINDS} select count(*) as c from facts where k in (select id from t)"
+            " union all select count(*) as c from facts where v in (select id from t) order by c",
+            2,
+        ),
+    ],
+)
+def test_several_small_tables_are_as_good_as_one(session: pystachio.Session, sql: str, joins: int) -> None:
+    found = runs(session, sql, 6)
+    assert found[:2] == [0, 0]
+    assert found[2:] == [joins] * 4
+    assert session.statistics().leaks == 0
+
+
 @pytest.mark.parametrize(
     "sql",
     [
-        # Of a large table, of one that a scalar or another join's filter decides on, of two, and with flags of matches.
+        # Of a large table, of one that a scalar decides on, of an aggregation, and with flags of matches.
         "select count(*) as c from facts left join large on k = id",
         "select count(*) as c from facts left join small on k = id and id > (select min(v) + 1 from facts)",
         "select count(*) as c from facts left join (select distinct id from small) t on k = t.id",
         "select count(*) as c from facts full join small on k = id",
     ],
 )
-def test_what_more_than_one_small_table_decides_is_not_kept(session: pystachio.Session, sql: str) -> None:
+def test_what_more_than_small_tables_decide_is_not_kept(session: pystachio.Session, sql: str) -> None:
     assert runs(session, sql) == [0, 0, 0, 0]
 
 

@@ -8,6 +8,7 @@ A union is a pipe with several producers. When the last producer ends, each stag
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -136,6 +137,8 @@ class _Builder:
         self._names = plan.operator_names
         self._tasks: list[TaskSpec] = []
         self._spools: dict[int, Slot[tuple[list[Batch], _SharedReservation]]] = {}
+        self._consumers: Counter[int] = Counter()
+        """Of each spool, those that run: joins whose build sides were kept do not read it."""
 
     def build(self) -> Graph:
         slots = self._scope.slots
@@ -211,10 +214,11 @@ class _Builder:
 
             async def collect() -> None:
                 batches, held = await spool.collect(ctx, receiver)
-                slot.set((batches, _SharedReservation(held, spool.consumers)))
+                slot.set((batches, _SharedReservation(held, self._consumers[id(spool)])))
 
             self._add(f"{name} collect", collect)
         shared = self._spools[id(spool)]
+        self._consumers[id(spool)] += 1
         pipe.add_producer()
 
         async def replay() -> None:

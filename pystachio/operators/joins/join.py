@@ -12,12 +12,11 @@ from pystachio.operators.batch import Batch, Field, Schema
 from pystachio.operators.evaluate import bind_scalars
 from pystachio.operators.expressions import Expression, JoinKind
 from pystachio.operators.joins.build import BuildSide, build_side, publish
-from pystachio.operators.joins.kept_builds import find_build, keep_build, only_table
+from pystachio.operators.joins.kept_builds import Sources, find_build, keep_build, sources_of
 from pystachio.operators.joins.layout import JoinLayout
 from pystachio.operators.joins.probe import JoinProbe
 from pystachio.operators.operator import Operator
 from pystachio.operators.scans.units import is_unchanged
-from pystachio.operators.table import Table
 from pystachio.runtime.channels import Receiver
 from pystachio.runtime.context import Context
 
@@ -28,8 +27,8 @@ class _Known:
 
     schema: Schema | None = None
     layout: JoinLayout | None = None
-    table: Table | None = None
-    """Whose rows alone are on the build side."""
+    sources: Sources | None = None
+    """Of the build side."""
     has_run: bool = False
     """The build side of a join that runs once is not worth keeping."""
 
@@ -99,7 +98,7 @@ class Join:
         if layout is None:
             layout = self._layout(residual)
             if residual is self.residual:
-                self._known.layout, self._known.table = layout, only_table(self.inputs[1])
+                self._known.layout, self._known.sources = layout, sources_of(self.inputs[1])
         side, filters = await build_side(
             ctx,
             builds[0],
@@ -109,20 +108,23 @@ class Join:
             filter_slots=self.runtime_filters,
             shares_filters=self.shares_filters,
         )
-        if self._known.table is not None and self._known.has_run:
-            keep_build(ctx, self._known, side, filters, ctx.clock.now() - began)
+        if self._known.sources is not None and self._known.has_run:
+            keep_build(ctx, self._known, side, filters, self._known.sources, ctx.clock.now() - began)
         self._known.has_run = True
         return self._probe(ctx, layout, side)
 
     def reopen(self, ctx: Context) -> JoinProbe | None:
-        """The same without reading: of what an earlier run has kept, if that is still there and its table as it was."""
+        """The same without reading: of what an earlier run has kept, if that is there and its tables are as they were.
+        What joins on the build side publish is published, too."""
         known = self._known
-        if known.table is None or known.layout is None:
+        if known.sources is None or known.layout is None:
             return None
         kept = find_build(ctx, known)
-        if kept is None or not is_unchanged(known.table):
+        if kept is None or not all(map(is_unchanged, known.sources.tables)):
             return None
         publish(ctx, self.runtime_filters, kept.filters)
+        for slot, made in kept.below.items():
+            ctx.slots["filter", slot].set(made)
         ctx.metrics.count("rows stored by an earlier run", kept.side.rows.length)
         return self._probe(ctx, known.layout, kept.side)
 
