@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import re
+import secrets
 import time
-import uuid
 from collections import Counter
 from collections.abc import Mapping
 from contextlib import suppress
@@ -294,7 +294,7 @@ def scanned_share(plan: PhysicalPlan, snapshots: Mapping[str, OperatorSnapshot])
 
 
 def new_plan_id() -> str:
-    return uuid.uuid4().hex[:12]
+    return secrets.token_hex(6)
 
 
 def reports(plan: PhysicalPlan, measured: Mapping[str, OperatorSnapshot]) -> tuple[OperatorReport, ...]:

@@ -234,7 +234,7 @@ class Session:
         return self._node.submit(plan, _from(called, wanted), label)
 
     def _plan(self, statement: str | bytes, parameters: Sequence[Any]) -> PhysicalPlan:
-        if not isinstance(parameters, Sequence) or isinstance(parameters, str | bytes):
+        if not isinstance(parameters, list | tuple):
             raise InvalidRequest(f"parameters must be a list or a tuple, not {type(parameters).__name__}")
         given, reorders = tuple(parameters), self._join_reordering
         try:
