@@ -34,13 +34,20 @@ def contest(
     with engines(folder, (OURS, DUCKDB_PARQUET, *beside, DUCKDB_OWN)) as contenders:
         found = race(contenders, queries, repetitions, tolerant=True)
     figures = [
-        Figure("statements not answered rightly", len(found.faults[OURS]), "count", 0, samples=len(queries)),
+        Figure(
+            "statements not answered rightly",
+            sum(len(found.faults[name]) for name in (OURS, *beside)),
+            "count",
+            0,
+            samples=len(queries),
+        ),
     ]
     if any(query in found.seconds[OURS] for query in queries):
         figures += found.figures(OURS, DUCKDB_OWN, goal)
         figures += found.figures(OURS, DUCKDB_PARQUET, None, worst=worst_on_parquet)
         for name in beside:
-            figures += found.figures(name, DUCKDB_OWN, None)
+            if found.seconds[name]:
+                figures += found.figures(name, DUCKDB_OWN, None)
     names = list(queries)
     series = {name: [_milliseconds(found, name, query) for query in names] for name in (OURS, *PEERS)}
     title = f"{folder.name}: median of {repetitions} warm runs, two threads"

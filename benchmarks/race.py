@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 import pyarrow as pa
 
-from benchmarks.engines import DUCKDB_PARQUET, FIRST_TOUCH, OURS, Answer
+from benchmarks.engines import BUILDS_ANEW, DUCKDB_PARQUET, FIRST_TOUCH, OURS, Answer
 from benchmarks.figures import Figure
 from pystachio.cli.oracle import difference, ordered_columns
 
@@ -67,7 +67,7 @@ def race(
             fault = _fault(answer, sql, expected)
             if fault is None:
                 continue
-            if name in (OURS, FIRST_TOUCH) and not tolerant:
+            if name in (OURS, BUILDS_ANEW, FIRST_TOUCH) and not tolerant:
                 raise AssertionError(f"{sql}: {fault}")
             faults[name][query] = fault
             del able[name]

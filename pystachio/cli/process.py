@@ -85,31 +85,38 @@ def interruptible(within: float = GRACE_SECONDS) -> Iterator[None]:
         deadline = threading.Timer(within, os._exit, (ExitCode.INTERRUPTED,))
         deadline.daemon = True
         deadline.start()
-        interrupted_once(number, frame)
+        _interrupted_once(number, frame)
 
     def dropped(unraisable: sys.UnraisableHookArgs) -> None:
         if unraisable.exc_type is not KeyboardInterrupt:
             report(unraisable)
             return
         # Raised in a finalizer or the callback of a weak reference (imports have one), where Python goes on without
-        # it. Once more, when that has returned: from another thread, as this one takes its signals at its next step.
-        signal.signal(signal.SIGINT, interrupted_once)
+        # it. Once more, when that has returned: by another thread, as nothing in this one says when that is.
+        signal.signal(signal.SIGINT, _interrupted_once)
         main = threading.main_thread().ident
-        again = threading.Timer(_AGAIN_SECONDS, signal.pthread_kill, (main, signal.SIGINT))
-        again.daemon = True
-        again.start()
+        again.append(threading.Timer(_AGAIN_SECONDS, signal.pthread_kill, (main, signal.SIGINT)))
+        again[-1].daemon = True
+        again[-1].start()
 
+    again: list[threading.Timer] = []
     report, sys.unraisablehook = sys.unraisablehook, dropped
     before = {number: signal.signal(number, interrupted) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
         yield
     finally:
+        if again:
+            # The block was quicker: what it was to do is done.
+            signal.signal(signal.SIGINT, signal.SIG_IGN)
+            for timer in again:
+                timer.cancel()
+                timer.join()
         for number, handler in before.items():
             signal.signal(number, handler)
         sys.unraisablehook = report
 
 
-def interrupted_once(number: int, frame: FrameType | None) -> NoReturn:
+def _interrupted_once(number: int, frame: FrameType | None) -> NoReturn:
     """Handles a signal: raise KeyboardInterrupt, and hear the signal no more, so that nothing disturbs the end."""
     signal.signal(number, signal.SIG_IGN)
     raise KeyboardInterrupt

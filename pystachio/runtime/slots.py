@@ -19,12 +19,6 @@ class Slot(Generic[T]):
     def is_set(self) -> bool:
         return self._set.is_set()
 
-    @property
-    def value(self) -> T:
-        """Once it is set."""
-        assert self._set.is_set()
-        return self._value
-
     def set(self, value: T) -> None:
         assert not self._set.is_set(), "a slot is assigned once"
         self._value = value

@@ -43,7 +43,10 @@ def test_an_interrupt_ends_the_query_at_once_and_leaves_nothing(
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_an_interrupt_that_python_drops_is_raised_again(number: signal.Signals) -> None:
+@pytest.mark.parametrize(("seconds", "expected"), [(20, "interrupted"), (0, "ended")])
+def test_an_interrupt_that_python_drops_is_raised_again_in_the_block(
+    number: signal.Signals, seconds: float, expected: str
+) -> None:
     program = f"""
 import signal, time
 from pystachio.cli.process import interruptible
@@ -55,14 +58,15 @@ class Dropped:
 try:
     with interruptible(within=30):
         Dropped()
-        time.sleep(20)
+        time.sleep({seconds})
+    time.sleep(0.1)
+    print("ended")
 except KeyboardInterrupt:
     print("interrupted")
 """
-    done = subprocess.run(
-        [sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, timeout=60, check=True
-    )
-    assert (done.stdout, done.stderr) == ("interrupted\n", "")
+    command = [sys.executable, "-c", program]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
+    assert (done.stdout, done.stderr) == (f"{expected}\n", "")
 
 
 def wait_until(condition, process: subprocess.Popen[str]) -> None:

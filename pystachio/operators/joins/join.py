@@ -10,13 +10,18 @@ import pyarrow as pa
 from pystachio.errors import InternalError
 from pystachio.operators.batch import Batch, Field, Schema
 from pystachio.operators.evaluate import bind_scalars
-from pystachio.operators.expressions import Expression, JoinKind
+from pystachio.operators.expressions import Expression, JoinKind, ScalarSubquery, walk
+from pystachio.operators.filter import Filter
 from pystachio.operators.joins.build import BuildSide, build_side, publish
-from pystachio.operators.joins.kept_builds import Sources, find_build, keep_build, sources_of
+from pystachio.operators.joins.kept_builds import MOST_ROWS, find_build, keep_build, reserved
 from pystachio.operators.joins.layout import JoinLayout
 from pystachio.operators.joins.probe import JoinProbe
 from pystachio.operators.operator import Operator
+from pystachio.operators.project import Project
+from pystachio.operators.scans.scan import Scan
 from pystachio.operators.scans.units import is_unchanged
+from pystachio.operators.spool import Spool
+from pystachio.operators.table import Table
 from pystachio.runtime.channels import Receiver
 from pystachio.runtime.context import Context
 
@@ -27,8 +32,10 @@ class _Known:
 
     schema: Schema | None = None
     layout: JoinLayout | None = None
-    sources: Sources | None = None
-    """Of the build side."""
+    sources: tuple[Table, ...] = ()
+    """The small tables that all rows of the build side come from, if that is so and it is worth keeping."""
+    key: object = field(default_factory=object)
+    """Of the build side that is kept."""
     has_run: bool = False
     """The build side of a join that runs once is not worth keeping."""
 
@@ -92,13 +99,15 @@ class Join:
 
     async def open(self, ctx: Context, builds: tuple[Receiver[Batch], ...]) -> JoinProbe:
         """Reads the build side under a reservation, publishes its runtime filters and indexes it."""
-        began = ctx.clock.now()
         residual = None if self.residual is None else await bind_scalars(ctx, self.residual)
         layout = self._known.layout if residual is self.residual else None
         if layout is None:
             layout = self._layout(residual)
             if residual is self.residual:
-                self._known.layout, self._known.sources = layout, sources_of(self.inputs[1])
+                self._known.layout = layout
+                if not layout.flags_matches and not self.shares_filters:
+                    self._known.sources = small_tables_below(self.inputs[1])
+        began = ctx.clock.now()
         side, filters = await build_side(
             ctx,
             builds[0],
@@ -108,25 +117,30 @@ class Join:
             filter_slots=self.runtime_filters,
             shares_filters=self.shares_filters,
         )
-        if self._known.sources is not None and self._known.has_run:
-            keep_build(ctx, self._known, side, filters, self._known.sources, ctx.clock.now() - began)
+        if (
+            self._known.sources
+            and self._known.has_run
+            and not keep_build(ctx, self._known.key, side, filters, ctx.clock.now() - began)
+        ):
+            self._known.sources = ()
         self._known.has_run = True
         return self._probe(ctx, layout, side)
 
     def reopen(self, ctx: Context) -> JoinProbe | None:
-        """The same without reading: of what an earlier run has kept, if that is there and its tables are as they were.
-        What joins on the build side publish is published, too."""
+        """The same without reading: of what an earlier run has kept, if that is there, its tables are as they were, and
+        there is room for it."""
         known = self._known
-        if known.sources is None or known.layout is None:
+        if not known.sources or known.layout is None:
             return None
-        kept = find_build(ctx, known)
-        if kept is None or not all(map(is_unchanged, known.sources.tables)):
+        kept = find_build(ctx, known.key)
+        if kept is None or not all(map(is_unchanged, known.sources)):
+            return None
+        side = reserved(ctx, kept)
+        if side is None:
             return None
         publish(ctx, self.runtime_filters, kept.filters)
-        for slot, made in kept.below.items():
-            ctx.slots["filter", slot].set(made)
-        ctx.metrics.count("rows stored by an earlier run", kept.side.rows.length)
-        return self._probe(ctx, known.layout, kept.side)
+        ctx.metrics.count("rows stored by an earlier run", side.rows.length)
+        return self._probe(ctx, known.layout, side)
 
     def _probe(self, ctx: Context, layout: JoinLayout, side: BuildSide) -> JoinProbe:
         return JoinProbe(layout, side, self.inputs[0].schema, ctx.settings.batch_rows, ctx.stream.device)
@@ -151,6 +165,40 @@ class Join:
             first, second = self.left.schema[left].type, self.right.schema[right].type
             if not is_comparable(first, second):
                 raise InternalError(f"the two sides of a join key have different types: {first}, {second}")
+
+
+def small_tables_below(build: Operator) -> tuple[Table, ...]:
+    """The tables that alone say what rows a build side has, whatever run it is; none where something else does, or
+    where they are not small."""
+    tables: list[Table] = []
+    published: set[int | None] = set()
+    awaited: set[int] = set()
+    waiting = [build]
+    while waiting:
+        operator = waiting.pop()
+        waiting += operator.inputs
+        expressions: tuple[Expression | None, ...] = ()
+        match operator:
+            case Filter(predicate=predicate):
+                expressions = (predicate,)
+            case Project(expressions=expressions):
+                pass
+            case Spool():
+                pass
+            case Scan(table=table, predicate=predicate, filters=filters, answered=None):
+                expressions = (predicate,)
+                tables.append(table)
+                awaited.update(used.slot for used in filters)
+            case Join(residual=residual, runtime_filters=slots, shares_filters=False):
+                expressions = (residual,)
+                published.update(slots)
+            case _:
+                return ()
+        if any(isinstance(node, ScalarSubquery) for each in expressions if each is not None for node in walk(each)):
+            return ()
+    # A filter goes to scans that the join streams, so that none of these is awaited anywhere else.
+    is_small = sum(table.rows for table in tables) <= MOST_ROWS
+    return tuple(tables) if is_small and awaited <= published else ()
 
 
 def is_comparable(left: pa.DataType, right: pa.DataType) -> bool:

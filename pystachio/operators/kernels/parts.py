@@ -92,7 +92,7 @@ class PartsOfRows:
         assert library is not None
         status = library.pystachio_scatter(
             None if values is None else values.data_ptr(),
-            out.stride(0) * out.itemsize,
+            out.itemsize * (1 if out.dim() == 1 else out.shape[1]),
             self.part_of.data_ptr(),
             len(self.part_of),
             self.offsets.data_ptr(),

@@ -183,7 +183,7 @@ def require_unchanged(table: Table, answered: Answered | None = None) -> None:
 
 
 def is_unchanged(table: Table) -> bool:
-    """Whether its files are those whose footers it holds."""
+    """Whether its files are those whose footers it holds. Raises as `file_version` does where one is gone."""
     return all(file_version(file.path) == file.version for file in table.files)
 
 

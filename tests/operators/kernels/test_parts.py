@@ -74,6 +74,8 @@ def test_parts_of_values_are_those_of_their_hashes(bits: int, most: int, rows: i
     assert torch.equal(found.order, expected_order)
     for values in (*(column for column, _ in columns), validity, torch.rand(rows), torch.rand(rows, 2).double()):
         assert torch.equal(found.scattered(values), values[expected_order.to(torch.int64)])
+        strided = values.repeat_interleave(2, dim=0)[::2]
+        assert torch.equal(found.scattered(strided), found.scattered(values))
 
 
 @pytest.mark.parametrize("dtype", INTEGERS)
