@@ -23,8 +23,8 @@ MANY = 70_000
 
 
 def write(folder: Path, names: list[str | None], *, facts: int = 10_000) -> None:
-    """`small` has a row for each name, `facts` refers to all of them and to some that are not there; `members` belong to
-    teams of `kinds`."""
+    """`small` has a row for each name, `facts` refers to all of them and to some that are not there; `members` belong
+    to teams of `kinds`."""
     small = {"id": pa.array(range(len(names)), pa.int64()), "name": pa.array(names)}
     pq.write_table(pa.table(small), folder / "small.parquet")
     teams = np.arange(1000)
