@@ -93,10 +93,11 @@ def test_records_account_for_the_busy_seconds(session: pystachio.Session) -> Non
     assert whole == pytest.approx(counted, rel=1e-6)
 
 
-def test_a_trace_file(session: pystachio.Session, tmp_path: Path) -> None:
-    result = session.sql(STATEMENT)
-    result.to_arrow()
-    result.trace(tmp_path / "q.pftrace")
+def test_a_trace_file(folder: Path, tmp_path: Path) -> None:
+    with connect(folder) as session:
+        result = session.sql(STATEMENT)
+        result.to_arrow()
+        result.trace(tmp_path / "q.pftrace")
     trace = Trace()
     trace.ParseFromString((tmp_path / "q.pftrace").read_bytes())
     names = Counter(packet.track_descriptor.name for packet in trace.packet if packet.HasField("track_descriptor"))

@@ -50,7 +50,7 @@ def ones(rows: int) -> torch.Tensor:
 
 def is_shared(values: torch.Tensor) -> bool:
     """Whether they are `ones` that take no memory of their own."""
-    return values.untyped_storage().data_ptr() == _ONES.data_ptr()
+    return values.device.type == "cpu" and values.untyped_storage().data_ptr() == _ONES.data_ptr()
 
 
 def copied(values: torch.Tensor) -> torch.Tensor:
