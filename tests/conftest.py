@@ -8,9 +8,10 @@ from collections.abc import Iterator
 
 import pytest
 import torch
-from hypothesis import settings
+from hypothesis import Phase, settings
 
-settings.register_profile("untimed", deadline=None)
+# Without explanations of failures, for which every line of every example is traced.
+settings.register_profile("untimed", deadline=None, phases=[phase for phase in Phase if phase is not Phase.explain])
 settings.load_profile("untimed")
 
 if not torch.cuda.is_available():
