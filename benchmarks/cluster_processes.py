@@ -218,7 +218,7 @@ class ProcessCluster:
         self._settings_of = settings_of
         self._cluster = {"transport": transport, "watchdog_seconds": 0, "alone_bytes": 0, **(cluster or {})}
         self._resources = ExitStack()
-        self._ports = {f"n{number}": _free_port() for number in range(count + 1)}
+        self._ports = dict.fromkeys([f"n{number}" for number in range(count + 1)], 0)
         self._routes: dict[str, dict[int, int]] = {name: {} for name in self._ports}
         self._by_pid: dict[int, NodeProcess] = {}
         self._early: dict[int, int] = {}
@@ -228,6 +228,7 @@ class ProcessCluster:
     def __enter__(self) -> ProcessCluster:
         with ExitStack() as resources:
             self.folder = Path(resources.enter_context(tempfile.TemporaryDirectory(prefix="pystachio-cluster-")))
+            self._ports = {name: _held_port(resources) for name in self._ports}
             self._listener = socket.socket(socket.AF_UNIX)
             resources.callback(self._listener.close)
             self._listener.bind(str(self.folder / "orders"))
@@ -250,9 +251,13 @@ class ProcessCluster:
             if not self._zygote.stdout.readline():
                 raise ProcessGone("the process that starts nodes did not start")
             threading.Thread(target=self._hear_zygote, name="zygote", daemon=True).start()
-            for name in itertools.islice(self._ports, self._count):
-                self.start(name)
-            self.until_met(START_SECONDS)
+            try:
+                for name in itertools.islice(self._ports, self._count):
+                    self.start(name)
+                self.until_met(START_SECONDS)
+            except (ProcessGone, TimeoutError) as error:
+                error.add_note(self.logs())
+                raise
             self._resources = resources.pop_all()
         return self
 
@@ -383,16 +388,16 @@ class ProcessCluster:
 
     def _hear_node(self, connection: socket.socket) -> None:
         try:
-            lines = connection.makefile("r")
-            line = lines.readline()
-            if not line:
-                return
-            told = json.loads(line)
-            node = self.nodes[told["name"]]
-            if node.is_running:
-                node.attach(connection)
-            for line in lines:
-                node.take(json.loads(line))
+            with connection, connection.makefile("r") as lines:
+                line = lines.readline()
+                if not line:
+                    return
+                told = json.loads(line)
+                node = self.nodes[told["name"]]
+                if node.is_running:
+                    node.attach(connection)
+                for line in lines:
+                    node.take(json.loads(line))
         except (OSError, ValueError):
             """The process has ended in the middle of a word."""
 
@@ -411,8 +416,10 @@ def is_idle(statistics: Mapping[str, Any]) -> bool:
     return not any(statistics[what] for what in ("plans", "fragments", "attempts", "messages", "reserved"))
 
 
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
+def _held_port(resources: ExitStack) -> int:
+    """A free port, which the system gives to nobody who asks for any. Who asks for this one, and may reuse it, gets it."""
+    holder = resources.enter_context(socket.socket())
+    holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    holder.bind(("127.0.0.1", 0))
+    port: int = holder.getsockname()[1]
+    return port
