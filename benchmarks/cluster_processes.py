@@ -417,7 +417,7 @@ def is_idle(statistics: Mapping[str, Any]) -> bool:
 
 
 def _held_port(resources: ExitStack) -> int:
-    """A free port, which the system gives to nobody who asks for any; who asks for this one and may reuse it gets it."""
+    """A free port that the system gives to nobody who asks for any; who asks for this one and may reuse it gets it."""
     holder = resources.enter_context(socket.socket())
     holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     holder.bind(("127.0.0.1", 0))
