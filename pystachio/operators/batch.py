@@ -62,6 +62,7 @@ def column_nbytes(column: Column) -> int:
             return codes.nbytes + validity
         case BytesColumn(offsets=offsets, data=data):
             return offsets.nbytes + data.nbytes + validity
-        case ViewColumn(views=views, text_bytes=text_bytes):
+        case ViewColumn(views=views, text_bytes=text_bytes, hashes=hashes):
             # What it keeps alive, or will take when its bytes are copied.
-            return views.nbytes + max(text_bytes, column.held_bytes) + validity
+            own = views.nbytes + (0 if hashes is None else hashes.nbytes)
+            return own + max(text_bytes, column.held_bytes) + validity

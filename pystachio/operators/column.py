@@ -87,7 +87,8 @@ class ViewColumn:
     """Variable-length values that lie in the memory of other columns, as in Arrow's view layouts: only on a CPU.
 
     `views` is int64 [rows, 2], contiguous: row i is the views[i, 1] bytes at the address views[i, 0]. `held` are the
-    tensors (uint8) that all of them lie in. `text_bytes` is the sum of the lengths.
+    tensors (uint8) that all of them lie in. `text_bytes` is the sum of the lengths. `hashes` (int64 [rows]) are those
+    of `kernels.texts.hash_texts`, if somebody has asked for them.
     """
 
     type: pa.DataType
@@ -95,6 +96,7 @@ class ViewColumn:
     held: tuple[torch.Tensor, ...]
     text_bytes: int
     validity: torch.Tensor | None = None
+    hashes: torch.Tensor | None = None
 
     def __len__(self) -> int:
         return self.views.shape[0]

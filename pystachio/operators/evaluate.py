@@ -8,7 +8,8 @@ says must be evaluated.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Final, cast
 
 import pyarrow as pa
@@ -113,14 +114,35 @@ def _mask_and_rest(predicate: Expression, batch: Batch) -> tuple[Mask, list[Expr
     return mask, later
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Bound:
+    """An expression in which `scalars` stand for its scalar subqueries."""
+
+    expression: Expression
+    scalars: Mapping[Expression, Literal]
+
+
 async def bind_scalars(ctx: Context, expression: Expression) -> Expression:
     """The expression with each scalar subquery replaced by its value, waiting for those that still run."""
-    values: dict[Expression, Expression] = {}
+    return (await bound_again(ctx, expression, None)).expression
+
+
+async def bound_again(ctx: Context, expression: Expression, earlier: Bound | None) -> Bound:
+    """The same; what was bound `earlier` to the same values is the very same expression, of which more may be known."""
+    scalars: dict[Expression, Literal] = {}
     for node in walk(expression):
-        if isinstance(node, ScalarSubquery) and node not in values:
+        if isinstance(node, ScalarSubquery) and node not in scalars:
             value = cast(Literal, await ctx.slots["scalar", node.index].wait())
-            values[node] = cast(Literal, _cast(Cast(value, node.type), _NO_ROWS))
-    return transform(expression, lambda node: values.get(node, node)) if values else expression
+            scalars[node] = cast(Literal, _cast(Cast(value, node.type), _NO_ROWS))
+    if earlier is not None and all(_is_same(value, earlier.scalars[node]) for node, value in scalars.items()):
+        return earlier
+    bound = transform(expression, lambda node: scalars.get(node, node)) if scalars else expression
+    return Bound(bound, scalars)
+
+
+def _is_same(left: Literal, right: Literal) -> bool:
+    """Floats are not asked: -0.0 equals 0.0."""
+    return left.type == right.type and type(left.value) is type(right.value) is not float and left.value == right.value
 
 
 def _operand(expression: Expression, batch: Batch) -> Operand:

@@ -14,7 +14,7 @@ from pystachio.operators.arrow import batch_from_arrow, column_to_arrow
 from pystachio.operators.batch import Batch
 from pystachio.operators.column import DictionaryColumn, FixedColumn
 from pystachio.operators.distinct import DistinctResult
-from pystachio.operators.evaluate import bind_scalars, evaluate, select
+from pystachio.operators.evaluate import bind_scalars, bound_again, evaluate, select
 from pystachio.operators.expressions import (
     Call,
     Cast,
@@ -247,6 +247,22 @@ class TestScalars:
     async def test_without_subqueries_the_expression_is_the_same_object(self) -> None:
         predicate = call("gt", NUMBER, number(1))
         assert await bind_scalars(self.context(), predicate) is predicate
+
+    async def test_what_is_bound_to_the_same_values_again_is_the_same_object(self) -> None:
+        predicate = call("gt", NUMBER, ScalarSubquery(0, pa.int32()))
+        first = await bound_again(self.context(s0=number(3)), predicate, None)
+        assert (await bound_again(self.context(s0=number(3)), predicate, first)).expression is first.expression
+        for other in (number(4), Literal(None, pa.int32())):
+            bound = (await bound_again(self.context(s0=other), predicate, first)).expression
+            assert bound == call("gt", NUMBER, other)
+            assert bound is not first.expression
+
+    async def test_floats_are_bound_anew_for_some_are_equal_and_not_the_same(self) -> None:
+        subquery = ScalarSubquery(0, pa.float64())
+        first = await bound_again(self.context(s0=Literal(0.0, pa.float64())), subquery, None)
+        bound = (await bound_again(self.context(s0=Literal(-0.0, pa.float64())), subquery, first)).expression
+        assert isinstance(bound, Literal)
+        assert str(bound.value) == "-0.0"
 
     def test_an_unbound_subquery_is_a_defect(self) -> None:
         with pytest.raises(InternalError):

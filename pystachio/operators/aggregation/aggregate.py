@@ -18,7 +18,15 @@ from pystachio.operators.aggregation.fold import (
     without_values,
 )
 from pystachio.operators.aggregation.partial import PartialAggregate, described
-from pystachio.operators.aggregation.parts import FEW_ROWS, Part, can_split, in_key_order, no_parts, split_all
+from pystachio.operators.aggregation.parts import (
+    FEW_ROWS,
+    Part,
+    can_split,
+    in_key_order,
+    no_parts,
+    split_all,
+    texts_in_place,
+)
 from pystachio.operators.aggregation.plan import AggregatePlan, plan_aggregate
 from pystachio.operators.batch import Batch, Schema
 from pystachio.operators.expressions import AggregateCall
@@ -33,7 +41,10 @@ T = TypeVar("T")
 
 _MERGE_ROWS: Final = 1 << 20
 _MERGE_BYTES: Final = 64 << 20
-"""Partial rows that wait for a merge. Merging later saves work, earlier memory."""
+_MERGE_SHARE: Final = 32
+_MOST_MERGE_BYTES: Final = 256 << 20
+"""Partial rows that wait for a merge; of bytes a share of the budget, between bounds. Merging later saves work, earlier
+memory."""
 
 _SPLIT_ROWS: Final = 1 << 18
 """From so many rows on the last merge is done in parts, beside each other."""
@@ -198,7 +209,8 @@ class Aggregate:
         """Partial batches that are still to be merged, and parts, if it came to that."""
         waiting: list[Batch] = []
         waiting_rows, waiting_bytes = 0, 0
-        enough_rows, enough_bytes = _MERGE_ROWS, _MERGE_BYTES
+        merge_bytes = min(max(_MERGE_BYTES, ctx.memory.budget() // _MERGE_SHARE), _MOST_MERGE_BYTES)
+        enough_rows, enough_bytes = _MERGE_ROWS, merge_bytes
         parts: list[Part] = []
         device = ctx.stream.device
         is_first = True
@@ -216,7 +228,7 @@ class Aggregate:
                 continue
             is_first = False
             if not parts and can_split(self.plan, device) and _are_many(waiting):
-                if waiting_rows < FEW_ROWS and waiting_bytes < _MERGE_BYTES:
+                if waiting_rows < FEW_ROWS and waiting_bytes < merge_bytes:
                     # Perhaps that was all.
                     enough_rows = FEW_ROWS
                     continue
@@ -235,7 +247,7 @@ class Aggregate:
             # What did not shrink would be merged in vain again and again: wait for a multiple of it.
             factor = 1 if shrank else 4
             enough_rows = waiting_rows + max(_MERGE_ROWS, factor * held_rows)
-            enough_bytes = waiting_bytes + max(_MERGE_BYTES, factor * held_bytes)
+            enough_bytes = waiting_bytes + max(merge_bytes, factor * held_bytes)
         return waiting, parts
 
     async def _split(self, ctx: Context, waiting: list[Batch], parts: list[Part], reservation: Reservation) -> None:
@@ -243,8 +255,9 @@ class Aggregate:
         if not waiting:
             return
         await reservation.resize(reservation.nbytes + sum(batch.nbytes for batch in waiting))
+        in_place = texts_in_place(waiting)
         pieces = await _together(
-            [ctx.stream.run(split_all, self.plan, some, len(parts)) for some in _portions(waiting)]
+            [ctx.stream.run(split_all, self.plan, some, len(parts), in_place) for some in _portions(waiting)]
         )
         waiting.clear()
         for split in pieces:

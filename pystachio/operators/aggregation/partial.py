@@ -11,6 +11,7 @@ from typing import ClassVar, Final, Protocol
 import torch
 
 from pystachio.operators.aggregation.fold import SAMPLE_ROWS, expected_groups, partial_batches
+from pystachio.operators.aggregation.parts import can_split
 from pystachio.operators.aggregation.plan import AggregatePlan, partial_schema
 from pystachio.operators.batch import Batch, Schema
 from pystachio.operators.column import BytesColumn, ViewColumn
@@ -25,8 +26,10 @@ _SAMPLED_BATCH: Final = 4 * SAMPLE_ROWS
 """So large a batch is not grouped before a sample says that it pays."""
 
 _WORTH: Final = 3
-_WORTH_OF_TEXTS: Final = 2
-"""A sample must promise so many rows for each group: a table that is made in vain costs more than moving the rows."""
+_WORTH_OF_TEXTS: Final = 6
+_WORTH_OF_MOVED_TEXTS: Final = 2
+"""A sample must promise so many rows for each group: a table that is made in vain costs more than moving the rows.
+Texts of keys are dear to look up; others, and those that cannot stay where they lie, are dearer to move."""
 
 _BATCHES_PASSED_THROUGH: Final = 7
 """After a batch that did not shrink so many are not even tried, after the next one twice as many, and so on."""
@@ -129,12 +132,20 @@ class PartialFold:
             pays = self.samples.get(number)
             if pays is None:
                 expected = expected_groups(self.plan, batch, number, self.device, allow_direct=self.allow_direct)
-                has_texts = any(isinstance(column, BytesColumn | ViewColumn) for column in batch.columns)
-                pays = (_WORTH_OF_TEXTS if has_texts else _WORTH) * expected <= batch.length
+                pays = self._worth(batch) * expected <= batch.length
                 self.samples[number] = pays
             if not pays:
                 gain.record(batch.length, batch.length)
             return pays
+
+    def _worth(self, batch: Batch) -> int:
+        """How many rows a group must have."""
+        texts = [at for at, column in enumerate(batch.columns) if isinstance(column, BytesColumn | ViewColumn)]
+        if not texts:
+            return _WORTH
+        keys = {*self.plan.keys, *chain.from_iterable(listed.arguments for listed in self.plan.lists)}
+        stay = keys.issuperset(texts) and all(isinstance(batch.columns[at], BytesColumn) for at in texts)
+        return _WORTH_OF_TEXTS if stay and can_split(self.plan, self.device) else _WORTH_OF_MOVED_TEXTS
 
     def finish(self) -> Iterator[Batch] | None:
         return chain.from_iterable(kept.finish() for kept in self.kept) if self.kept else None

@@ -7,7 +7,7 @@ Tables of a part stay in the processor's caches. The idea is radix partitioning 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import accumulate, pairwise
 from typing import Final
 
@@ -16,7 +16,7 @@ import torch
 
 from pystachio.operators.aggregation.fold import merged
 from pystachio.operators.aggregation.plan import AggregatePlan
-from pystachio.operators.batch import Batch
+from pystachio.operators.batch import Batch, column_nbytes
 from pystachio.operators.column import BytesColumn, Column, DictionaryColumn, FixedColumn, ViewColumn
 from pystachio.operators.kernels import native
 from pystachio.operators.kernels.key_parts import float_bits
@@ -29,9 +29,11 @@ from pystachio.operators.kernels.selection import (
     slice_batch,
     take,
     widen,
+    with_validity,
 )
 from pystachio.operators.kernels.strings import index
-from pystachio.operators.kernels.texts import hash_texts
+from pystachio.operators.kernels.texts import hash_texts, hashed_views
+from pystachio.operators.kernels.views import view_texts
 from pystachio.operators.placement import rebuilt, tensors_of
 
 _PART_BITS: Final = 5
@@ -44,6 +46,8 @@ _BITS: Final = 8
 _FEWEST_RUN_BITS: Final = 3
 """Of the hash, for parts and their runs together: as many runs as pay for a sort by them."""
 _MOST_TAGS: Final = 8
+_MOST_KEPT: Final = 1.25
+"""So many times the bytes of their texts may be kept alive by the views of all parts."""
 
 
 @dataclass(slots=True, eq=False)
@@ -82,7 +86,19 @@ class Part:
 
     @property
     def nbytes(self) -> int:
-        return sum(batch.nbytes for batch in self.batches)
+        """With its share of the memory that all parts together keep alive."""
+        return sum(_nbytes(batch) for batch in self.batches)
+
+
+def _nbytes(batch: Batch) -> int:
+    if not any(isinstance(column, ViewColumn) for column in batch.columns):
+        return batch.nbytes
+    return sum(
+        column_nbytes(replace(column, held=())) + int((_MOST_KEPT - 1) * column.text_bytes)
+        if isinstance(column, ViewColumn)
+        else column_nbytes(column)
+        for column in batch.columns
+    )
 
 
 def no_parts(plan: AggregatePlan, rows: int) -> list[Part]:
@@ -102,10 +118,40 @@ def can_split(plan: AggregatePlan, device: torch.device) -> bool:
     return plan.group_width > 0 and device.type == "cpu" and native.library() is not None
 
 
-def split_all(plan: AggregatePlan, batches: Sequence[Batch], parts: int) -> list[tuple[Batch, np.ndarray]]:
-    """The rows of all batches by the values of their groups: a batch and its `Part.runs` for each of the `no_parts`."""
-    batch, tags = concat_batches(batches), _tags(plan)
-    values = [(_integers(column), column.validity) for column in batch.columns[: plan.group_width]]
+def texts_in_place(batches: Sequence[Batch]) -> frozenset[int]:
+    """The columns whose texts need not move with their rows: all of them are most of what they keep alive."""
+    found: list[int] = []
+    for position, columns in enumerate(zip(*(batch.columns for batch in batches), strict=True)):
+        texts = [column for column in columns if isinstance(column, BytesColumn | ViewColumn)]
+        if texts and len(texts) == len(columns):
+            held = [tensor for column in texts for tensor in _held(column)]
+            kept = {tensor.untyped_storage().data_ptr(): tensor.untyped_storage().nbytes() for tensor in held}
+            if sum(kept.values()) <= _MOST_KEPT * sum(_text_bytes(column) for column in texts):
+                found.append(position)
+    return frozenset(found)
+
+
+def _held(column: BytesColumn | ViewColumn) -> tuple[torch.Tensor, ...]:
+    return column.held if isinstance(column, ViewColumn) else (column.data,)
+
+
+def _text_bytes(column: BytesColumn | ViewColumn) -> int:
+    return column.text_bytes if isinstance(column, ViewColumn) else int(column.offsets[-1] - column.offsets[0])
+
+
+def split_all(
+    plan: AggregatePlan, batches: Sequence[Batch], parts: int, in_place: frozenset[int] = frozenset()
+) -> list[tuple[Batch, np.ndarray]]:
+    """The rows of all batches by the values of their groups: a batch and its `Part.runs` for each of the `no_parts`.
+
+    The texts of the columns `in_place` stay where they are.
+    """
+    batch, tags = concat_batches([_seen(batch, in_place) for batch in batches]), _tags(plan)
+    columns = [
+        hashed_views(column) if isinstance(column, ViewColumn) and position < plan.group_width else column
+        for position, column in enumerate(batch.columns)
+    ]
+    values = [(_integers(column), column.validity) for column in columns[: plan.group_width]]
     tag: torch.Tensor | None = None
     if tags > 1:
         known = batch.columns[plan.key_width]
@@ -114,13 +160,24 @@ def split_all(plan: AggregatePlan, batches: Sequence[Batch], parts: int) -> list
     bits = (parts // tags).bit_length() - 1
     run_bits = min(max(_BITS - bits, _FEWEST_RUN_BITS), (MOST_PARTS // parts).bit_length() - 1)
     by_parts = parts_of_values(values, bits + run_bits, tag, tags)
-    columns = tuple(_in_parts(column, by_parts) for column in batch.columns)
-    ordered = own_texts(Batch(columns, batch.length, batch.ready), range(len(columns)))
+    ordered = Batch(tuple(_in_parts(column, by_parts) for column in columns), batch.length, batch.ready)
+    ordered = own_texts(ordered, [position for position in range(len(columns)) if position not in in_place])
     split: list[tuple[Batch, np.ndarray]] = []
     for part in range(parts):
         own = by_parts.edges[part << run_bits : ((part + 1) << run_bits) + 1]
         split.append((slice_batch(ordered, int(own[0]), int(own[-1])), own - own[0]))
     return split
+
+
+def _seen(batch: Batch, in_place: frozenset[int]) -> Batch:
+    """The batch with views of those columns."""
+    columns = [
+        with_validity(view_texts(column, None), column.validity)
+        if isinstance(column, BytesColumn) and position in in_place
+        else column
+        for position, column in enumerate(batch.columns)
+    ]
+    return Batch(tuple(columns), batch.length, batch.ready)
 
 
 def _in_parts(column: Column, by_parts: PartsOfRows) -> Column:
@@ -130,9 +187,10 @@ def _in_parts(column: Column, by_parts: PartsOfRows) -> Column:
             return column
         case BytesColumn():
             return take(column, by_parts.order)
-        case ViewColumn(type=type_, views=views, held=held, text_bytes=text_bytes, validity=validity):
+        case ViewColumn(views=views, validity=validity, hashes=hashes):
             validity = None if validity is None else by_parts.scattered(validity)
-            return ViewColumn(type_, by_parts.scattered(views), held, text_bytes, validity)
+            hashes = None if hashes is None else by_parts.scattered(hashes)
+            return replace(column, views=by_parts.scattered(views), validity=validity, hashes=hashes)
         case _:
             return rebuilt(column, [by_parts.scattered(tensor) for tensor in tensors_of(column)])
 

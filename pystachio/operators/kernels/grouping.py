@@ -8,18 +8,22 @@ from functools import cached_property
 from typing import Final
 
 import numpy as np
+import pyarrow as pa
 import torch
 
-from pystachio.operators.column import BytesColumn, Column, ViewColumn
+from pystachio.operators.column import BytesColumn, Column, FixedColumn, ViewColumn
 from pystachio.operators.kernels import direct, hash_table, native, primitives
 from pystachio.operators.kernels.direct import SLOTS_PER_ROW
 from pystachio.operators.kernels.hash_compiled import MOST_ROWS, MOST_WORDS, number_runs
 from pystachio.operators.kernels.host_memory import as_dtype
 from pystachio.operators.kernels.keys import KeyCodes, group_words
 from pystachio.operators.kernels.numbering import Numbering
+from pystachio.operators.kernels.selection import slice_column
+from pystachio.operators.kernels.texts import hash_texts
 from pystachio.operators.kernels.views import texts_equal
 
 _FEWEST_DENSE_SLOTS: Final = 4096
+_SAMPLE_ROWS: Final = 2048
 _DENSE_SLOTS_PER_ROW: Final = 2
 """Up to this many slots folds run over codes as they are; unused slots are dropped from the results."""
 
@@ -67,6 +71,11 @@ class Grouping:
         return torch.equal(
             self.representatives, torch.arange(self.rows, device=self.device).to(self.representatives.dtype)
         )
+
+    @cached_property
+    def models(self) -> torch.Tensor:
+        """int32 or int64 [rows]: the representative of each row's group."""
+        return self.spread(self.representatives).contiguous()
 
     def sums(self, values: torch.Tensor, kept: torch.Tensor | None = None) -> torch.Tensor:
         """[groups] of `values` [rows] in the rows that are `kept` (None: all): float64, or int64 for integers of any
@@ -135,13 +144,46 @@ def group_rows(
         return one_group(rows, device)
     texts = [key for key in keys if isinstance(key, BytesColumn | ViewColumn)]
     others = [key for key in keys if not isinstance(key, BytesColumn | ViewColumn)]
-    if not texts or not others:
+    if not texts or (not others and all(isinstance(text, BytesColumn) for text in texts)):
         return _by_codes(keys, rows, device, allow_direct, runs, counted)
     # Text is dear to number and often determined by the other keys (a customer's name by its number): look first.
-    grouping = _by_codes(others, rows, device, allow_direct)
-    models = grouping.spread(grouping.representatives.to(torch.int64)).contiguous()
-    free = [text for text in texts if not texts_equal(text, models)]
-    return _by_codes([*others, *free], rows, device, allow_direct, runs, counted) if free else grouping
+    left_out = _perhaps_determined(texts, others, rows, device, allow_direct) if others else []
+    asked = [text for text in texts if text not in left_out]
+    while True:
+        numbers = [_hashes(text) if isinstance(text, ViewColumn) else text for text in asked]
+        grouping = _by_codes([*others, *numbers], rows, device, allow_direct, runs, counted)
+        differing = [text for text in left_out if not texts_equal(text, grouping.models)]
+        if any(isinstance(text, ViewColumn) and not texts_equal(text, grouping.models) for text in asked):
+            # Different texts of one hash are next to impossible, but for somebody who makes them.
+            return _by_codes(keys, rows, device, allow_direct, runs, counted)
+        if not differing:
+            return grouping
+        left_out, asked = [text for text in left_out if text not in differing], [*asked, *differing]
+
+
+def _hashes(texts: ViewColumn) -> FixedColumn:
+    return FixedColumn(pa.int64(), hash_texts(texts), texts.validity)
+
+
+def _perhaps_determined(
+    texts: Sequence[BytesColumn | ViewColumn],
+    others: Sequence[Column],
+    rows: int,
+    device: torch.device,
+    allow_direct: bool,
+) -> list[BytesColumn | ViewColumn]:
+    """Those of the texts that may be equal where all `others` are; on a CPU the first rows say so of many."""
+    if rows <= 4 * _SAMPLE_ROWS or device.type != "cpu":
+        return list(texts)
+    sample = [slice_column(column, 0, _SAMPLE_ROWS) for column in others]
+    models = _by_codes(sample, _SAMPLE_ROWS, device, allow_direct).models
+    found: list[BytesColumn | ViewColumn] = []
+    for text in texts:
+        first = slice_column(text, 0, _SAMPLE_ROWS)
+        assert isinstance(first, BytesColumn | ViewColumn)
+        if texts_equal(first, models):
+            found.append(text)
+    return found
 
 
 def _by_codes(

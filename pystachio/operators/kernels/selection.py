@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from dataclasses import replace
 from functools import reduce
 
 import pyarrow as pa
@@ -213,8 +214,8 @@ def with_validity(column: Column, validity: torch.Tensor | None) -> Column:
             return DictionaryColumn(type_, codes, dictionary, validity)
         case BytesColumn(type=type_, offsets=offsets, data=data):
             return BytesColumn(type_, offsets, data, validity)
-        case ViewColumn(type=type_, views=views, held=held, text_bytes=text_bytes):
-            return ViewColumn(type_, views, held, text_bytes, validity)
+        case ViewColumn():
+            return replace(column, validity=validity)
 
 
 def all_null(type_: pa.DataType, rows: int, device: torch.device, *, like: Column | None = None) -> Column:

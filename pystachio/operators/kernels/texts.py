@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import cast
 
 import pyarrow as pa
@@ -13,6 +14,7 @@ from pystachio.operators.column import BytesColumn, Dictionary, FixedColumn, Vie
 from pystachio.operators.kernels import hash_compiled, native
 from pystachio.operators.kernels.hash_compiled import MOST_ROWS, TextTable
 from pystachio.operators.kernels.host_memory import empty
+from pystachio.operators.kernels.views import view_texts
 
 
 def take_texts(column: BytesColumn, indices: torch.Tensor) -> BytesColumn:
@@ -89,8 +91,16 @@ def text_lengths(column: BytesColumn) -> torch.Tensor | None:
     return lengths if status == native.Status.OK else None
 
 
+def hashed_views(column: BytesColumn | ViewColumn) -> ViewColumn:
+    """The rows as views with their hashes, where the C library is and the strings are on a CPU."""
+    seen = column if isinstance(column, ViewColumn) else replace(view_texts(column, None), validity=column.validity)
+    return seen if seen.hashes is not None else replace(seen, hashes=hash_texts(column))
+
+
 def hash_texts(column: BytesColumn | ViewColumn) -> torch.Tensor:
     """int64 [rows], equal where strings on a CPU are; the C library must be there."""
+    if isinstance(column, ViewColumn) and column.hashes is not None:
+        return column.hashes
     library = native.library()
     assert library is not None
     hashes = empty(len(column), torch.int64)

@@ -53,7 +53,8 @@ def take_views(column: ViewColumn, indices: torch.Tensor) -> ViewColumn:
 def slice_views(column: ViewColumn, start: int, stop: int) -> ViewColumn:
     """Rows [start, stop) without their validity."""
     views = column.views[start:stop]
-    return ViewColumn(column.type, views, column.held, int(views[:, 1].sum()))
+    hashes = None if column.hashes is None else column.hashes[start:stop]
+    return ViewColumn(column.type, views, column.held, int(views[:, 1].sum()), hashes=hashes)
 
 
 def concat_views(columns: Sequence[ViewColumn | BytesColumn], validity: torch.Tensor | None) -> ViewColumn:
@@ -62,7 +63,9 @@ def concat_views(columns: Sequence[ViewColumn | BytesColumn], validity: torch.Te
     held = {tensor.untyped_storage().data_ptr(): tensor for part in parts for tensor in part.held}
     views = torch.cat([part.views for part in parts])
     total = sum(part.text_bytes for part in parts)
-    return ViewColumn(parts[0].type, views, tuple(held.values()), total, validity)
+    known = [part.hashes for part in parts if part.hashes is not None]
+    hashes = torch.cat(known) if len(known) == len(parts) else None
+    return ViewColumn(parts[0].type, views, tuple(held.values()), total, validity, hashes)
 
 
 def materialised(column: ViewColumn) -> BytesColumn:

@@ -15,7 +15,7 @@ from weakref import ReferenceType, ref
 from pystachio.operators.batch import Batch, Schema
 from pystachio.operators.chunks.cache import ChunkCache
 from pystachio.operators.chunks.columns import ChunkColumns
-from pystachio.operators.evaluate import bind_scalars, select
+from pystachio.operators.evaluate import Bound, bound_again, select
 from pystachio.operators.expressions import Expression
 from pystachio.operators.hot_columns import HotColumns
 from pystachio.operators.operator import Output
@@ -64,6 +64,8 @@ class _Known:
     pace: Pace = field(default_factory=Pace)
     orders: dict[tuple[int, ...], ReadOrder] = field(default_factory=dict)
     """With its constant predicate, by the positions of the runtime filters that there are."""
+    bound: Bound | None = None
+    """The predicate with the last run's scalars."""
     filtered: _Filtered | None = None
     """The last run's."""
 
@@ -141,7 +143,10 @@ class Scan:
 
     async def prepare(self, ctx: Context) -> tuple[RowReader, ScanUnits]:
         """What there is to read, and how; waits for the scalars and filters that the scan depends on."""
-        predicate = None if self.predicate is None else await bind_scalars(ctx, self.predicate)
+        predicate = None
+        if self.predicate is not None:
+            self._known.bound = await bound_again(ctx, self.predicate, self._known.bound)
+            predicate = self._known.bound.expression
         published = [(used.column, await ctx.slots["filter", used.slot].wait()) for used in self.filters]
         filters = [(column, value) for column, value in published if isinstance(value, RuntimeFilter)]
         require_unchanged(self.table, self.answered)

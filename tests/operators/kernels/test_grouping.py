@@ -17,14 +17,18 @@ from pystachio.errors import DataError
 from pystachio.operators import kernels as kernel_choice
 from pystachio.operators.arrow import column_from_arrow, column_to_arrow
 from pystachio.operators.column import FixedColumn
+from pystachio.operators.kernels import grouping as grouping_kernels
 from pystachio.operators.kernels import native, portable
 from pystachio.operators.kernels.exact_sums import exact_sums
 from pystachio.operators.kernels.extremes import extreme, first
 from pystachio.operators.kernels.grouping import Grouping, group_rows, one_group
 from pystachio.operators.kernels.numbering import expected_groups
 from pystachio.operators.kernels.parts import mix_hashes, rows_by_part
+from pystachio.operators.kernels.selection import take_late
+from pystachio.operators.kernels.texts import hash_texts
 
 CPU = torch.device("cpu")
+NATIVE = pytest.mark.skipif(native.library() is None, reason="needs the compiled library")
 INT64 = st.one_of(st.integers(-(2**63), 2**63 - 1), st.integers(-5, 5), st.sampled_from([-(2**63), 2**63 - 1]))
 WIDE = st.integers(-(10**36), 10**36)
 
@@ -115,6 +119,65 @@ def test_text_beside_another_key(rows: list[tuple[int, str | None]], determined:
     assert len(members) == len(set(rows))
 
 
+@given(
+    st.lists(st.tuples(st.integers(0, 2), *[st.sampled_from([None, "", "a", "b" * 20])] * 2), max_size=30),
+    st.sampled_from(["different", "few", "one"]),
+    st.booleans(),
+)
+@settings(max_examples=200)
+@NATIVE
+def test_views_are_grouped_by_hashes_and_are_right_where_those_are_not(
+    rows: list[tuple[int, str | None, str | None]], hashes: str, with_number: bool
+) -> None:
+    columns = [pa.array([row[at] for row in rows], type_) for at, type_ in enumerate([pa.int64(), *[pa.string()] * 2])]
+    first, second = (column_from_arrow(texts) for texts in columns[1:])
+    keys = [
+        *([column_from_arrow(columns[0])] if with_number else []),
+        take_late(first, torch.arange(len(rows))),
+        second,
+    ]
+    with pytest.MonkeyPatch.context() as patch:
+        if hashes != "different":
+            kept = 0 if hashes == "one" else 1
+            patch.setattr(grouping_kernels, "hash_texts", lambda texts: hash_texts(texts) & kept)
+        grouping = group_rows(keys, len(rows), CPU, allow_direct=True)
+    members = values_by_group(grouping, rows if with_number else [row[1:] for row in rows])
+    assert all(len(set(group)) == 1 for group in members)
+    assert len(members) == len({row[0 if with_number else 1 :] for row in rows})
+
+
+@pytest.mark.parametrize("determined", ["all", "one", "at first", "none"])
+@pytest.mark.parametrize("late", [False, pytest.param(True, marks=NATIVE)])
+def test_texts_that_a_number_determines_in_many_rows(determined: str, late: bool) -> None:
+    rows = 20_000
+    numbers = [(7 * row) % 1000 for row in range(rows)]
+    first = [f"name {number % 500}" for number in numbers]
+    second = [f"town {number % 90}" for number in numbers]
+    if determined == "at first":
+        first[-1] = "another"
+    if determined in ("one", "none"):
+        second = [f"town {row % 11}" for row in range(rows)]
+    if determined == "none":
+        first = [f"name {row % 13}" for row in range(rows)]
+    texts = [column_from_arrow(pa.array(column)) for column in (first, second)]
+    keys = [take_late(column, torch.arange(rows)) if late else column for column in texts]
+    grouping = group_rows([column_from_arrow(pa.array(numbers)), *keys], rows, CPU, allow_direct=True)
+    members = values_by_group(grouping, list(zip(numbers, first, second, strict=True)))
+    assert all(len(set(group)) == 1 for group in members)
+    assert len(members) == len(set(zip(numbers, first, second, strict=True)))
+
+
+@pytest.mark.parametrize("late", [False, pytest.param(True, marks=NATIVE)])
+def test_more_texts_than_a_table_has_words(late: bool) -> None:
+    values = [[f"{row % (2 + at % 3)}" for row in range(60)] for at in range(20)]
+    texts = [column_from_arrow(pa.array(column)) for column in values]
+    keys = [take_late(column, torch.arange(60)) if late else column for column in texts]
+    grouping = group_rows(keys, 60, CPU, allow_direct=True)
+    members = values_by_group(grouping, list(zip(*values, strict=True)))
+    assert all(len(set(group)) == 1 for group in members)
+    assert len(members) == 12
+
+
 @pytest.mark.parametrize("sign", [1, -1])
 def test_a_sum_beyond_128_bits_is_an_error_and_never_wraps(sign: int) -> None:
     column = column_from_arrow(pa.array([Decimal(sign * (10**38 - 1))] * 7, pa.decimal128(38, 0)))
@@ -129,7 +192,7 @@ def test_spread_gives_each_row_its_groups_value() -> None:
         assert grouping.spread(totals).tolist() == [3, 10, 3, 100]
 
 
-@pytest.mark.skipif(native.library() is None, reason="needs the compiled library")
+@NATIVE
 @pytest.mark.parametrize("counted", [False, True])
 @pytest.mark.parametrize("width", [1, 2, 4])
 @pytest.mark.parametrize(("rows", "different"), [(1, 1), (3000, 40), (60_000, 59_000), (60_000, 2_000), (60_000, 1)])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
@@ -30,7 +31,7 @@ from pystachio.operators.kernels.selection import (
     take_or_null,
 )
 from pystachio.operators.kernels.strings import to_codes
-from pystachio.operators.kernels.texts import hash_texts
+from pystachio.operators.kernels.texts import hash_texts, hashed_views
 from pystachio.operators.kernels.views import settled, texts_equal
 
 pytestmark = pytest.mark.skipif(native.library() is None, reason="needs the compiled library")
@@ -80,6 +81,22 @@ def test_rows_in_and_out(texts: list[str | None], data: st.DataObject, dtype: to
     assert isinstance(together, ViewColumn)
     assert texts_of(together) == [*expected[start:stop], *texts, *expected]
     assert together.text_bytes == sum(int(length) for length in together.views[:, 1])
+
+
+@given(texts=TEXTS.filter(bool), data=st.data())
+def test_hashes_go_with_their_rows(texts: list[str | None], data: st.DataObject) -> None:
+    for hashed in (hashed_views(column(texts)), hashed_views(seen(texts))):
+        assert texts_of(hashed) == texts
+        start = data.draw(st.integers(0, len(texts)))
+        part = slice_column(hashed, start, data.draw(st.integers(start, len(texts))))
+        together = concat([part, hashed])
+        for made in (hashed, part, together):
+            assert isinstance(made, ViewColumn)
+            assert made.hashes is not None
+            assert torch.equal(made.hashes, hash_texts(replace(made, hashes=None)))
+        beside = concat([hashed, column(texts)])
+        assert isinstance(beside, ViewColumn)
+        assert beside.hashes is None
 
 
 @given(texts=TEXTS, data=st.data(), dtype=DTYPES)
@@ -163,7 +180,8 @@ def test_views_are_read_like_texts(texts: list[str | None], data: st.DataObject)
     for keys in ([plain], [key, plain]):
         expected = group_rows(keys, rows, CPU, allow_direct=True)
         found = group_rows([late if each is plain else each for each in keys], rows, CPU, allow_direct=True)
-        assert torch.equal(found.spread(found.representatives), expected.spread(expected.representatives))
+        assert found.groups == expected.groups
+        assert [texts_of(take(each, found.models)) for each in keys] == [texts_of(each) for each in keys]
     grouping = group_rows([key], rows, CPU, allow_direct=True)
     assert texts_of(first(late, None, grouping)) == texts_of(first(plain, None, grouping))
     assert texts_of(extreme(late, grouping, largest=True)) == texts_of(extreme(plain, grouping, largest=True))

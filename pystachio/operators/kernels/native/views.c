@@ -77,19 +77,46 @@ void pystachio_copy_views(const ps_view *views, int64_t count, int64_t *offsets,
     }
 }
 
+PS_INLINE void prefetch_text(ps_view view) {
+    const uint8_t *text = (const uint8_t *)(uintptr_t)view.address;
+    prefetch(text);
+    if (view.length > 64) prefetch(text + 64);
+}
+
+/* Ends overlap where the length is no multiple of 16. */
+PS_INLINE int same_text(const uint8_t *left, const uint8_t *right, int64_t length) {
+    if (length < 16) return memcmp(left, right, (size_t)length) == 0;
+    uint64_t differing = 0;
+    int64_t i = 0;
+    for (; i + 16 <= length; i += 16)
+        differing |= (load64(left + i) ^ load64(right + i)) | (load64(left + i + 8) ^ load64(right + i + 8));
+    i = length - 16;
+    differing |= (load64(left + i) ^ load64(right + i)) | (load64(left + i + 8) ^ load64(right + i + 8));
+    return differing == 0;
+}
+
 PS_INLINE int32_t same_views(const ps_view *views, const uint8_t *validity, int64_t count, const void *models,
                              int32_t width) {
     for (int64_t i = 0; i < count; i++) {
+        if (i + AHEAD < count) {
+            int64_t model = position_at(models, width, i + AHEAD);
+            if (PS_UNLIKELY((uint64_t)model >= (uint64_t)count)) return -1;
+            if (model != i + AHEAD) {
+                prefetch_text(views[i + AHEAD]);
+                prefetch_text(views[model]);
+            }
+        }
         int64_t model = position_at(models, width, i);
         if (PS_UNLIKELY((uint64_t)model >= (uint64_t)count)) return -1;
+        if (model == i) continue;
         if (validity != NULL) {
             if (validity[i] != validity[model]) return 0;
             if (!validity[i]) continue;
         }
         ps_view mine = views[i], other = views[model];
         if (mine.length != other.length) return 0;
-        if (mine.address == other.address || mine.length == 0) continue;
-        if (memcmp((const void *)(uintptr_t)mine.address, (const void *)(uintptr_t)other.address, (size_t)mine.length))
+        if (mine.address == other.address) continue;
+        if (!same_text((const uint8_t *)(uintptr_t)mine.address, (const uint8_t *)(uintptr_t)other.address, mine.length))
             return 0;
     }
     return 1;
