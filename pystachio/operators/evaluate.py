@@ -8,6 +8,7 @@ says must be evaluated.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, cast
@@ -128,7 +129,8 @@ async def bind_scalars(ctx: Context, expression: Expression) -> Expression:
 
 
 async def bound_again(ctx: Context, expression: Expression, earlier: Bound | None) -> Bound:
-    """The same; what was bound `earlier` to the same values is the very same expression, of which more may be known."""
+    """The same. `earlier` was bound of the same expression: if that was to the same values, it is the answer, and what
+    is known of its expression holds."""
     scalars: dict[Expression, Literal] = {}
     for node in walk(expression):
         if isinstance(node, ScalarSubquery) and node not in scalars:
@@ -141,8 +143,10 @@ async def bound_again(ctx: Context, expression: Expression, earlier: Bound | Non
 
 
 def _is_same(left: Literal, right: Literal) -> bool:
-    """Floats are not asked: -0.0 equals 0.0."""
-    return left.type == right.type and type(left.value) is type(right.value) is not float and left.value == right.value
+    """Zeros of different sign are different, and NaN is not even itself."""
+    if left.type != right.type or type(left.value) is not type(right.value) or left.value != right.value:
+        return False
+    return not isinstance(left.value, float) or math.copysign(1, left.value) == math.copysign(1, right.value)
 
 
 def _operand(expression: Expression, batch: Batch) -> Operand:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any, cast
@@ -257,12 +258,17 @@ class TestScalars:
             assert bound == call("gt", NUMBER, other)
             assert bound is not first.expression
 
-    async def test_floats_are_bound_anew_for_some_are_equal_and_not_the_same(self) -> None:
+    @pytest.mark.parametrize(
+        ("before", "now", "same"),
+        [(0.0, 0.0, True), (1.5, 1.5, True), (0.0, -0.0, False), (1.5, 2.5, False), (math.nan, math.nan, False)],
+    )
+    async def test_floats_are_the_same_with_all_their_bits(self, before: float, now: float, same: bool) -> None:
         subquery = ScalarSubquery(0, pa.float64())
-        first = await bound_again(self.context(s0=Literal(0.0, pa.float64())), subquery, None)
-        bound = (await bound_again(self.context(s0=Literal(-0.0, pa.float64())), subquery, first)).expression
-        assert isinstance(bound, Literal)
-        assert str(bound.value) == "-0.0"
+        first = await bound_again(self.context(s0=Literal(before, pa.float64())), subquery, None)
+        bound = await bound_again(self.context(s0=Literal(now, pa.float64())), subquery, first)
+        assert (bound is first) == same
+        assert isinstance(bound.expression, Literal)
+        assert repr(bound.expression.value) == repr(now)
 
     def test_an_unbound_subquery_is_a_defect(self) -> None:
         with pytest.raises(InternalError):

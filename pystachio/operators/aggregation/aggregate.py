@@ -20,6 +20,7 @@ from pystachio.operators.aggregation.fold import (
 from pystachio.operators.aggregation.partial import PartialAggregate, described
 from pystachio.operators.aggregation.parts import (
     FEW_ROWS,
+    IN_PLACE_BYTES,
     Part,
     can_split,
     in_key_order,
@@ -29,6 +30,7 @@ from pystachio.operators.aggregation.parts import (
 )
 from pystachio.operators.aggregation.plan import AggregatePlan, plan_aggregate
 from pystachio.operators.batch import Batch, Schema
+from pystachio.operators.column import BytesColumn, ViewColumn
 from pystachio.operators.expressions import AggregateCall
 from pystachio.operators.kernels.selection import slice_batch
 from pystachio.operators.operator import Operator, Output
@@ -254,8 +256,10 @@ class Aggregate:
         """Move the batches into the parts."""
         if not waiting:
             return
-        await reservation.resize(reservation.nbytes + sum(batch.nbytes for batch in waiting))
-        in_place = texts_in_place(waiting)
+        has_texts = any(isinstance(column, BytesColumn | ViewColumn) for batch in waiting for column in batch.columns)
+        in_place = await ctx.stream.run(texts_in_place, waiting) if has_texts else frozenset()
+        views = IN_PLACE_BYTES * len(in_place) * sum(batch.length for batch in waiting)
+        await reservation.resize(reservation.nbytes + sum(batch.nbytes for batch in waiting) + views)
         pieces = await _together(
             [ctx.stream.run(split_all, self.plan, some, len(parts), in_place) for some in _portions(waiting)]
         )

@@ -59,7 +59,10 @@ class PartialAggregate:
 
     async def open(self, ctx: Context, builds: tuple[Receiver[Batch], ...]) -> PartialFold:
         gains = tuple(_Gain() for _ in range(len(self.plan.lists) if self.plan.tagged else 1))
-        return PartialFold(self.plan, ctx.stream.device, ctx.settings.direct_addressing, gains, samples=self._samples)
+        # What goes to other nodes moves with its texts.
+        in_place = ctx.peers is None and can_split(self.plan, ctx.stream.device)
+        direct = ctx.settings.direct_addressing
+        return PartialFold(self.plan, ctx.stream.device, direct, gains, samples=self._samples, texts_stay=in_place)
 
 
 @dataclass(slots=True)
@@ -98,7 +101,8 @@ class KeptStates(Protocol):
 class PartialFold:
     """An opened PartialAggregate. `gains`: of all rows, or of each list of distinct values where there are several.
     `kept`: what programs folded in its place (`operators.fusion`). `samples`: whether a sample has said that grouping
-    pays, by the number of the gain; another run of the plan need not ask again."""
+    pays, by the number of the gain; another run of the plan need not ask again. `texts_stay`: those of keys stay where
+    they lie until partial batches are merged."""
 
     plan: AggregatePlan
     device: torch.device
@@ -106,6 +110,7 @@ class PartialFold:
     gains: tuple[_Gain, ...]
     kept: list[KeptStates] = field(default_factory=list)
     samples: dict[int, bool] = field(default_factory=dict)
+    texts_stay: bool = False
 
     def process(self, batch: Batch) -> Iterator[Batch]:
         large = batch.length >= _SMALLEST_GROUPED_BATCH
@@ -145,7 +150,7 @@ class PartialFold:
             return _WORTH
         keys = {*self.plan.keys, *chain.from_iterable(listed.arguments for listed in self.plan.lists)}
         stay = keys.issuperset(texts) and all(isinstance(batch.columns[at], BytesColumn) for at in texts)
-        return _WORTH_OF_TEXTS if stay and can_split(self.plan, self.device) else _WORTH_OF_MOVED_TEXTS
+        return _WORTH_OF_TEXTS if stay and self.texts_stay else _WORTH_OF_MOVED_TEXTS
 
     def finish(self) -> Iterator[Batch] | None:
         return chain.from_iterable(kept.finish() for kept in self.kept) if self.kept else None

@@ -29,11 +29,10 @@ from pystachio.operators.kernels.selection import (
     slice_batch,
     take,
     widen,
-    with_validity,
 )
 from pystachio.operators.kernels.strings import index
-from pystachio.operators.kernels.texts import hash_texts, hashed_views
-from pystachio.operators.kernels.views import view_texts
+from pystachio.operators.kernels.texts import hash_texts, hashed
+from pystachio.operators.kernels.views import all_in_place
 from pystachio.operators.placement import rebuilt, tensors_of
 
 _PART_BITS: Final = 5
@@ -48,6 +47,8 @@ _FEWEST_RUN_BITS: Final = 3
 _MOST_TAGS: Final = 8
 _MOST_KEPT: Final = 1.25
 """So many times the bytes of their texts may be kept alive by the views of all parts."""
+IN_PLACE_BYTES: Final = 24
+"""What a row of a text in place takes in a part: a view and a hash."""
 
 
 @dataclass(slots=True, eq=False)
@@ -57,24 +58,30 @@ class Part:
     batches: list[Batch]
     is_merged: bool = False
     runs: list[np.ndarray] = field(default_factory=list)
+    nbytes: int = field(init=False)
+    """With its share of the memory that the views of all parts keep alive together."""
     """Where the runs of each batch begin and end, as long as all are as they were split: rows of different runs are of
     different groups, and tables of a run stay in the innermost caches."""
+
+    def __post_init__(self) -> None:
+        self.nbytes = sum(batch.nbytes for batch in self.batches)
 
     def add(self, batch: Batch, runs: np.ndarray) -> None:
         """Rows as they were split."""
         if len(self.runs) == len(self.batches):
             self.runs.append(runs)
         self.batches.append(batch)
+        self.nbytes += sum(map(_share, batch.columns))
         self.is_merged = False
 
     def replace(self, merged: Batch) -> None:
         """All batches by one that has each group once."""
-        self.batches, self.is_merged, self.runs = [merged], True, []
+        self.batches, self.is_merged, self.runs, self.nbytes = [merged], True, [], merged.nbytes
 
     def take(self) -> tuple[list[Batch], np.ndarray | None]:
         """The batches, which are given up, and the `runs` of their rows one after the other."""
         batches, runs = self.batches, self.runs
-        self.batches, self.runs = [], []
+        self.batches, self.runs, self.nbytes = [], [], 0
         if not batches or len(runs) < len(batches):
             return batches, None
         starts = accumulate((batch.length for batch in batches), initial=0)
@@ -84,21 +91,13 @@ class Part:
     def rows(self) -> int:
         return sum(batch.length for batch in self.batches)
 
-    @property
-    def nbytes(self) -> int:
-        """With its share of the memory that all parts together keep alive."""
-        return sum(_nbytes(batch) for batch in self.batches)
 
-
-def _nbytes(batch: Batch) -> int:
-    if not any(isinstance(column, ViewColumn) for column in batch.columns):
-        return batch.nbytes
-    return sum(
-        column_nbytes(replace(column, held=())) + int((_MOST_KEPT - 1) * column.text_bytes)
-        if isinstance(column, ViewColumn)
-        else column_nbytes(column)
-        for column in batch.columns
-    )
+def _share(column: Column) -> int:
+    """Bytes of a column as it was split."""
+    if not isinstance(column, ViewColumn):
+        return column_nbytes(column)
+    own = sum(tensor.nbytes for tensor in (column.views, column.hashes, column.validity) if tensor is not None)
+    return own + int(_MOST_KEPT * column.text_bytes)
 
 
 def no_parts(plan: AggregatePlan, rows: int) -> list[Part]:
@@ -140,7 +139,7 @@ def _text_bytes(column: BytesColumn | ViewColumn) -> int:
 
 
 def split_all(
-    plan: AggregatePlan, batches: Sequence[Batch], parts: int, in_place: frozenset[int] = frozenset()
+    plan: AggregatePlan, batches: Sequence[Batch], parts: int, in_place: frozenset[int]
 ) -> list[tuple[Batch, np.ndarray]]:
     """The rows of all batches by the values of their groups: a batch and its `Part.runs` for each of the `no_parts`.
 
@@ -148,7 +147,9 @@ def split_all(
     """
     batch, tags = concat_batches([_seen(batch, in_place) for batch in batches]), _tags(plan)
     columns = [
-        hashed_views(column) if isinstance(column, ViewColumn) and position < plan.group_width else column
+        hashed(column)
+        if position < plan.group_width and position in in_place and isinstance(column, ViewColumn)
+        else column
         for position, column in enumerate(batch.columns)
     ]
     values = [(_integers(column), column.validity) for column in columns[: plan.group_width]]
@@ -172,9 +173,7 @@ def split_all(
 def _seen(batch: Batch, in_place: frozenset[int]) -> Batch:
     """The batch with views of those columns."""
     columns = [
-        with_validity(view_texts(column, None), column.validity)
-        if isinstance(column, BytesColumn) and position in in_place
-        else column
+        all_in_place(column) if isinstance(column, BytesColumn) and position in in_place else column
         for position, column in enumerate(batch.columns)
     ]
     return Batch(tuple(columns), batch.length, batch.ready)

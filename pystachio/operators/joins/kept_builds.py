@@ -79,6 +79,6 @@ def _held_bytes(column: Column) -> int:
             below = column_nbytes(dictionary.values)
         case BytesColumn(offsets=offsets, data=data):
             tensors = (offsets, data, column.validity)
-        case ViewColumn(views=views, held=held):
-            tensors = (views, *held, column.validity)
+        case ViewColumn(views=views, held=held, hashes=hashes):
+            tensors = (views, *held, column.validity, hashes)
     return below + sum(tensor.untyped_storage().nbytes() for tensor in tensors if tensor is not None)

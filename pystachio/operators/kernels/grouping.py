@@ -18,6 +18,7 @@ from pystachio.operators.kernels.hash_compiled import MOST_ROWS, MOST_WORDS, num
 from pystachio.operators.kernels.host_memory import as_dtype
 from pystachio.operators.kernels.keys import KeyCodes, group_words
 from pystachio.operators.kernels.numbering import Numbering
+from pystachio.operators.kernels.parts import mix_hashes
 from pystachio.operators.kernels.selection import slice_column
 from pystachio.operators.kernels.texts import hash_texts
 from pystachio.operators.kernels.views import texts_equal
@@ -149,20 +150,29 @@ def group_rows(
     # Text is dear to number and often determined by the other keys (a customer's name by its number): look first.
     left_out = _perhaps_determined(texts, others, rows, device, allow_direct) if others else []
     asked = [text for text in texts if text not in left_out]
-    while True:
-        numbers = [_hashes(text) if isinstance(text, ViewColumn) else text for text in asked]
-        grouping = _by_codes([*others, *numbers], rows, device, allow_direct, runs, counted)
-        differing = [text for text in left_out if not texts_equal(text, grouping.models)]
-        if any(isinstance(text, ViewColumn) and not texts_equal(text, grouping.models) for text in asked):
-            # Different texts of one hash are next to impossible, but for somebody who makes them.
-            return _by_codes(keys, rows, device, allow_direct, runs, counted)
-        if not differing:
-            return grouping
-        left_out, asked = [text for text in left_out if text not in differing], [*asked, *differing]
+    grouping = _by_codes([*others, *_words(asked)], rows, device, allow_direct, runs, counted)
+    differing = [text for text in left_out if not texts_equal(text, grouping.models)]
+    if differing:
+        asked += differing
+        grouping = _by_codes([*others, *_words(asked)], rows, device, allow_direct, runs, counted)
+    if all(texts_equal(text, grouping.models) for text in asked if isinstance(text, ViewColumn)):
+        return grouping
+    # Different texts of one hash are next to impossible, but for somebody who makes them.
+    return _by_codes(keys, rows, device, allow_direct, runs, counted)
 
 
-def _hashes(texts: ViewColumn) -> FixedColumn:
-    return FixedColumn(pa.int64(), hash_texts(texts), texts.validity)
+def _words(texts: Sequence[BytesColumn | ViewColumn]) -> list[Column]:
+    """Columns that are equal where the texts are, and perhaps elsewhere: one column of hashes stands for all views."""
+    views = [text for text in texts if isinstance(text, ViewColumn)]
+    words: list[Column] = [text for text in texts if isinstance(text, BytesColumn)]
+    if len(views) == 1 and views[0].validity is None:
+        words.append(FixedColumn(pa.int64(), hash_texts(views[0])))
+    elif views:
+        hashes = torch.zeros(len(views[0]), dtype=torch.int64)
+        for view in views:
+            mix_hashes(hashes, hash_texts(view), view.validity)
+        words.append(FixedColumn(pa.int64(), hashes))
+    return words
 
 
 def _perhaps_determined(

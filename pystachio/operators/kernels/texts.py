@@ -14,7 +14,6 @@ from pystachio.operators.column import BytesColumn, Dictionary, FixedColumn, Vie
 from pystachio.operators.kernels import hash_compiled, native
 from pystachio.operators.kernels.hash_compiled import MOST_ROWS, TextTable
 from pystachio.operators.kernels.host_memory import empty
-from pystachio.operators.kernels.views import view_texts
 
 
 def take_texts(column: BytesColumn, indices: torch.Tensor) -> BytesColumn:
@@ -91,10 +90,9 @@ def text_lengths(column: BytesColumn) -> torch.Tensor | None:
     return lengths if status == native.Status.OK else None
 
 
-def hashed_views(column: BytesColumn | ViewColumn) -> ViewColumn:
-    """The rows as views with their hashes, where the C library is and the strings are on a CPU."""
-    seen = column if isinstance(column, ViewColumn) else replace(view_texts(column, None), validity=column.validity)
-    return seen if seen.hashes is not None else replace(seen, hashes=hash_texts(column))
+def hashed(column: ViewColumn) -> ViewColumn:
+    """The same with the hashes of its rows."""
+    return column if column.hashes is not None else replace(column, hashes=hash_texts(column))
 
 
 def hash_texts(column: BytesColumn | ViewColumn) -> torch.Tensor:

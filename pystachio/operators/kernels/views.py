@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Final
 
 import torch
@@ -39,6 +40,11 @@ def view_texts(column: BytesColumn, indices: torch.Tensor | None) -> ViewColumn:
     return ViewColumn(column.type, views, (data,), total)
 
 
+def all_in_place(column: BytesColumn) -> ViewColumn:
+    """All rows, with their validity, of a column that `can_view`."""
+    return replace(view_texts(column, None), validity=column.validity)
+
+
 def take_views(column: ViewColumn, indices: torch.Tensor) -> ViewColumn:
     """Rows `indices` (int32 or int64) without their validity."""
     views = torch.empty((indices.shape[0], 2), dtype=torch.int64)
@@ -59,7 +65,7 @@ def slice_views(column: ViewColumn, start: int, stop: int) -> ViewColumn:
 
 def concat_views(columns: Sequence[ViewColumn | BytesColumn], validity: torch.Tensor | None) -> ViewColumn:
     """The rows of all columns (at least one), one after the other."""
-    parts = [view_texts(column, None) if isinstance(column, BytesColumn) else column for column in columns]
+    parts = [all_in_place(column) if isinstance(column, BytesColumn) else column for column in columns]
     held = {tensor.untyped_storage().data_ptr(): tensor for part in parts for tensor in part.held}
     views = torch.cat([part.views for part in parts])
     total = sum(part.text_bytes for part in parts)

@@ -145,8 +145,8 @@ class Scan:
         """What there is to read, and how; waits for the scalars and filters that the scan depends on."""
         predicate = None
         if self.predicate is not None:
-            self._known.bound = await bound_again(ctx, self.predicate, self._known.bound)
-            predicate = self._known.bound.expression
+            bound = self._known.bound = await bound_again(ctx, self.predicate, self._known.bound)
+            predicate = bound.expression
         published = [(used.column, await ctx.slots["filter", used.slot].wait()) for used in self.filters]
         filters = [(column, value) for column, value in published if isinstance(value, RuntimeFilter)]
         require_unchanged(self.table, self.answered)

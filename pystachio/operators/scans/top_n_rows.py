@@ -27,7 +27,7 @@ from pystachio.operators.scans.rows import Piece, RowReader, ScanRows, narrow
 from pystachio.operators.scans.units import Unit
 
 _FIRST_ROWS: Final = 1 << 12
-"""So many rows are tested before there is a threshold, then more and more."""
+"""So many rows are tested before there is a threshold, then more and more until it is known how many that lets pass."""
 
 _LEAST_WAITING: Final = 512
 """Rows that wait before they are cut to the best."""
@@ -104,6 +104,10 @@ class _Passed:
         self.passed += passed
 
     @property
+    def is_known(self) -> bool:
+        return self.seen > 0
+
+    @property
     def share(self) -> float:
         return self.passed / self.seen if self.seen else 1.0
 
@@ -171,7 +175,7 @@ class CandidateReader(RowReader):
             return
         start, size = piece.start, _FIRST_ROWS
         while start < piece.stop:
-            stop = piece.stop if self.best.threshold is not None else min(piece.stop, start + size)
+            stop = piece.stop if self._keys.is_known else min(piece.stop, start + size)
             self._add(rows, start, stop, self._chosen(rows, start, stop))
             if stop < piece.stop and self.rules_out(unit):
                 self._count(SKIPPED_ROWS, piece.stop - stop)
@@ -183,7 +187,7 @@ class CandidateReader(RowReader):
         assert rows.unit is not None
         columns, first = rows.columns, self.numbers[id(rows.unit.unit)] + start
         in_bytes = any(isinstance(columns[position], BytesColumn) for position in self.tested)
-        if not in_bytes and self._tests.share < _CLEARLY_LESS * self._keys.share:
+        if not in_bytes and self._keys.is_known and self._tests.share < _CLEARLY_LESS * self._keys.share:
             return self._before(columns, start, stop, self._passing(columns, start, stop, None), first)
         return self._passing(columns, start, stop, self._before(columns, start, stop, None, first))
 

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 import torch
 
-from pystachio.operators.aggregation.parts import Part, no_parts, split_all, texts_in_place
+from pystachio.operators.aggregation.parts import IN_PLACE_BYTES, Part, no_parts, split_all, texts_in_place
 from pystachio.operators.aggregation.plan import AggregatePlan, plan_aggregate
 from pystachio.operators.arrow import column_from_arrow, column_to_arrow
 from pystachio.operators.batch import Batch, Field
@@ -61,7 +61,7 @@ def test_texts_stay_where_they_lie_and_count_once() -> None:
         {text for rows in part.batches for text in column_to_arrow(rows.columns[0]).to_pylist()} for part in parts
     ]
     assert sum(map(len, groups)) == len(set(TEXTS)), "a group is in one part"
-    own = ROWS * (16 + 8 + 1)
+    own = ROWS * (IN_PLACE_BYTES + 1)
     assert TEXT_BYTES + own <= sum(part.nbytes for part in parts) <= 1.25 * TEXT_BYTES + own
 
 
@@ -72,6 +72,19 @@ def test_few_texts_of_many_are_copied() -> None:
     assert all(isinstance(column, BytesColumn) for column in columns)
     found = [text for column in columns for text in column_to_arrow(column).to_pylist()]
     assert sorted(found, key=str) == sorted(TEXTS[::3], key=str)
+
+
+def test_what_is_merged_counts_all_that_it_keeps_alive() -> None:
+    few = batch(take_late(texts(), torch.arange(0, ROWS, 100)))
+    (part, *_) = split([batch(texts())])
+    assert part.nbytes < few.nbytes
+    part.replace(few)
+    assert part.nbytes == few.nbytes == Part([few], is_merged=True).nbytes > TEXT_BYTES
+    (rows, runs), *_ = split_all(plan(), [batch(texts())], 4, frozenset({0}))
+    part.add(rows, runs)
+    assert part.nbytes > few.nbytes
+    part.take()
+    assert part.nbytes == 0
 
 
 def test_codes_beside_texts_are_not_in_place() -> None:

@@ -82,16 +82,19 @@ def test_parameters_and_other_statements_have_their_own(table: Path) -> None:
             assert same(session.sql(sql, parameters=[least]).to_arrow(), wanted)
 
 
-def test_a_program_is_written_once(table: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    "sql", [STATEMENTS[1], STATEMENTS[4], "select sum(v) as s from t where d = (select max(d) from t where v < 90)"]
+)
+def test_a_program_is_written_once(table: Path, monkeypatch: pytest.MonkeyPatch, sql: str) -> None:
     written = []
     write = flow.write_segment
     monkeypatch.setattr(flow, "write_segment", lambda *given: written.append(1) or write(*given))
     with pystachio.connect(threads=1, chunk_cache_dir=str(table.parent / "chunks")) as session:
         session.register("t", table)
         for _ in range(3):
-            session.sql(STATEMENTS[1]).to_arrow()
+            session.sql(sql).to_arrow()
         before = len(written)
         assert before > 0
         for _ in range(3):
-            session.sql(STATEMENTS[1]).to_arrow()
+            session.sql(sql).to_arrow()
         assert len(written) == before, "the columns look as they did"

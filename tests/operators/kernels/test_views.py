@@ -31,8 +31,8 @@ from pystachio.operators.kernels.selection import (
     take_or_null,
 )
 from pystachio.operators.kernels.strings import to_codes
-from pystachio.operators.kernels.texts import hash_texts, hashed_views
-from pystachio.operators.kernels.views import settled, texts_equal
+from pystachio.operators.kernels.texts import hash_texts, hashed
+from pystachio.operators.kernels.views import all_in_place, settled, texts_equal
 
 pytestmark = pytest.mark.skipif(native.library() is None, reason="needs the compiled library")
 
@@ -85,16 +85,16 @@ def test_rows_in_and_out(texts: list[str | None], data: st.DataObject, dtype: to
 
 @given(texts=TEXTS.filter(bool), data=st.data())
 def test_hashes_go_with_their_rows(texts: list[str | None], data: st.DataObject) -> None:
-    for hashed in (hashed_views(column(texts)), hashed_views(seen(texts))):
-        assert texts_of(hashed) == texts
+    for whole in (hashed(all_in_place(column(texts))), hashed(seen(texts))):
+        assert texts_of(whole) == texts
         start = data.draw(st.integers(0, len(texts)))
-        part = slice_column(hashed, start, data.draw(st.integers(start, len(texts))))
-        together = concat([part, hashed])
-        for made in (hashed, part, together):
+        part = slice_column(whole, start, data.draw(st.integers(start, len(texts))))
+        together = concat([part, whole])
+        for made in (whole, part, together):
             assert isinstance(made, ViewColumn)
             assert made.hashes is not None
             assert torch.equal(made.hashes, hash_texts(replace(made, hashes=None)))
-        beside = concat([hashed, column(texts)])
+        beside = concat([whole, column(texts)])
         assert isinstance(beside, ViewColumn)
         assert beside.hashes is None
 

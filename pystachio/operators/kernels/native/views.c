@@ -115,7 +115,7 @@ PS_INLINE int32_t same_views(const ps_view *views, const uint8_t *validity, int6
         }
         ps_view mine = views[i], other = views[model];
         if (mine.length != other.length) return 0;
-        if (mine.address == other.address) continue;
+        if (mine.address == other.address || mine.length == 0) continue;
         if (!same_text((const uint8_t *)(uintptr_t)mine.address, (const uint8_t *)(uintptr_t)other.address, mine.length))
             return 0;
     }
