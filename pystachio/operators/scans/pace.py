@@ -7,6 +7,8 @@ from typing import Final
 _LEAST_SECONDS: Final = 0.0005
 """A turn of less does not pay: taking rows and starting a program costs about a tenth of a millisecond, in Python."""
 
+_BRIEF_SECONDS: Final = 0.0003
+
 _LEAST_ROWS: Final = 1 << 16
 _MOST_LEAST_ROWS: Final = 1 << 18
 MOST_ROWS: Final = 1 << 20
@@ -32,6 +34,10 @@ class Pace:
         if not self._seconds_per_row:
             return _LEAST_ROWS
         return max(_LEAST_ROWS, min(_MOST_LEAST_ROWS, int(_LEAST_SECONDS / self._seconds_per_row)))
+
+    def is_brief(self, rows: int) -> bool:
+        """Whether so many rows were gone through in less time than it takes to wake a worker and to hear of its end."""
+        return 0 < rows * self._seconds_per_row <= _BRIEF_SECONDS
 
     def jobs_for(self, rows: int) -> int:
         """How many jobs so many rows are worth."""

@@ -265,8 +265,9 @@ class HotRows:
     @property
     def is_small(self) -> bool:
         """Whether it takes no longer to go through them than to send them to a worker and back."""
-        return self._rows <= _SMALL_SCAN_ROWS and are_small(
-            column for rows in self._waiting for column in rows.columns.values()
+        return self._pace.is_brief(self._rows) or (
+            self._rows <= _SMALL_SCAN_ROWS
+            and are_small(column for rows in self._waiting for column in rows.columns.values())
         )
 
     def add(self, rows: ScanRows) -> None:

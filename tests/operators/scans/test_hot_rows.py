@@ -98,6 +98,14 @@ def test_quick_rows_are_taken_in_larger_turns() -> None:
     assert quick.least_rows == unknown
 
 
+def test_what_is_known_to_be_brief_is_not_worth_a_worker() -> None:
+    unknown, brief, long = Pace(), Pace(), Pace()
+    brief.note(1 << 20, 1e-4)
+    long.note(1 << 20, 1e-2)
+    assert [hot([1_000_000], 2, pace).is_small for pace in (unknown, brief, long)] == [False, True, False]
+    assert not hot([10_000_000], 2, brief).is_small
+
+
 def test_workers_take_halves_of_what_is_left() -> None:
     rows, sizes = hot([1_000_000], 2), []
     while taken := rows.take():
