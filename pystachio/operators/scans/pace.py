@@ -7,7 +7,7 @@ from typing import Final
 _LEAST_SECONDS: Final = 0.0005
 """A turn of less does not pay: taking rows and starting a program costs about a tenth of a millisecond, in Python."""
 
-_BRIEF_SECONDS: Final = 0.0003
+_BRIEF_SECONDS: Final = 0.0005
 
 _LEAST_ROWS: Final = 1 << 16
 _MOST_LEAST_ROWS: Final = 1 << 18

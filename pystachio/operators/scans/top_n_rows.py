@@ -112,6 +112,29 @@ class _Passed:
         return self.passed / self.seen if self.seen else 1.0
 
 
+class Beginning:
+    """Lets one thread alone into its block before it lets in all: what the first one finds spares the others' work."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._over = threading.Event()
+        self._alone: int | None = None
+
+    def __enter__(self) -> None:
+        if not self._over.is_set():
+            self._lock.acquire()
+            if self._over.is_set():
+                self._lock.release()
+            else:
+                self._alone = threading.get_ident()
+
+    def __exit__(self, *_: object) -> None:
+        if self._alone == threading.get_ident():
+            self._alone = None
+            self._over.set()
+            self._lock.release()
+
+
 @dataclass(frozen=True, eq=False)
 class CandidateReader(RowReader):
     """Reads the sort keys first, at `keys`; what the predicate and the filters read only for rows before the threshold.
@@ -124,6 +147,7 @@ class CandidateReader(RowReader):
     numbers: dict[int, int] = field(kw_only=True)
     _keys: _Passed = field(default_factory=_Passed, init=False)
     _tests: _Passed = field(default_factory=_Passed, init=False)
+    _beginning: Beginning = field(default_factory=Beginning, init=False)
 
     @staticmethod
     def of(reader: RowReader, keys: tuple[int, ...], best: BestRows, numbers: dict[int, int]) -> CandidateReader:
@@ -170,16 +194,14 @@ class CandidateReader(RowReader):
             passing = self._passing(rows.columns, piece.start, piece.stop, piece.survivors)
             self._add(rows, piece.start, piece.stop, passing)
             return
-        if self.rules_out(unit):
-            self.skipped(unit, piece.start, piece.stop)
-            return
         start, size = piece.start, _FIRST_ROWS
         while start < piece.stop:
-            stop = piece.stop if self._keys.is_known else min(piece.stop, start + size)
-            self._add(rows, start, stop, self._chosen(rows, start, stop))
-            if stop < piece.stop and self.rules_out(unit):
-                self._count(SKIPPED_ROWS, piece.stop - stop)
-                return
+            with self._beginning:
+                if self.rules_out(unit):
+                    self.skipped(unit, start, piece.stop)
+                    return
+                stop = piece.stop if self._keys.is_known else min(piece.stop, start + size)
+                self._add(rows, start, stop, self._chosen(rows, start, stop))
             start, size = stop, min(2 * size, max(_FIRST_ROWS, self.batch_rows))
 
     def _chosen(self, rows: ScanRows, start: int, stop: int) -> torch.Tensor | None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import random
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +16,7 @@ import pystachio
 from pystachio.operators.expressions import SortKey
 from pystachio.operators.kernels.ordering import Direction
 from pystachio.operators.kernels.thresholds import KeyThreshold
+from pystachio.operators.scans.top_n_rows import Beginning
 from tests.operators.test_sort import COLUMNS, ordered, rows_of, same
 
 
@@ -185,3 +188,37 @@ def test_ties_stand_as_in_the_files(tmp_path: Path) -> None:
                 got = session.sql(f"select row from t order by k{direction} limit {count} offset 7").to_arrow()
                 expected = sorted(everything, key=lambda row: sign * row[0])[7 : 7 + count]
                 assert got["row"].to_pylist() == [row for _, row in expected]
+
+
+def test_one_thread_begins_alone_and_then_all_are_let_in() -> None:
+    beginning, first, others = Beginning(), threading.Event(), threading.Barrier(3)
+    order: list[str] = []
+
+    def begin() -> None:
+        with beginning:
+            first.wait(10)
+            order.append("first")
+
+    def follow() -> None:
+        with beginning:
+            order.append("other")
+            others.wait(10)
+
+    with ThreadPoolExecutor(3) as threads:
+        begun = threads.submit(begin)
+        while beginning._alone is None:
+            pass
+        followers = [threads.submit(follow) for _ in range(2)]
+        first.set()
+        others.wait(10)
+        for each in (begun, *followers):
+            each.result(10)
+    assert order == ["first", "other", "other"]
+
+
+def test_who_fails_alone_lets_in_all() -> None:
+    beginning = Beginning()
+    with pytest.raises(ValueError, match="x"), beginning:
+        raise ValueError("x")
+    with ThreadPoolExecutor(1) as threads, beginning:
+        threads.submit(beginning.__enter__).result(10)
