@@ -58,10 +58,10 @@ class Part:
     batches: list[Batch]
     is_merged: bool = False
     runs: list[np.ndarray] = field(default_factory=list)
-    nbytes: int = field(init=False)
-    """With its share of the memory that the views of all parts keep alive together."""
     """Where the runs of each batch begin and end, as long as all are as they were split: rows of different runs are of
     different groups, and tables of a run stay in the innermost caches."""
+    nbytes: int = field(init=False)
+    """With its share of the memory that the views of all parts keep alive together."""
 
     def __post_init__(self) -> None:
         self.nbytes = sum(batch.nbytes for batch in self.batches)

@@ -23,8 +23,8 @@ from pystachio.operators.kernels.selection import slice_column
 from pystachio.operators.kernels.texts import hash_texts
 from pystachio.operators.kernels.views import texts_equal
 
-_FEWEST_DENSE_SLOTS: Final = 4096
 _SAMPLE_ROWS: Final = 2048
+_FEWEST_DENSE_SLOTS: Final = 4096
 _DENSE_SLOTS_PER_ROW: Final = 2
 """Up to this many slots folds run over codes as they are; unused slots are dropped from the results."""
 
