@@ -123,6 +123,17 @@ def test_equal_to_models(where: str, texts: list[str | None], data: st.DataObjec
             assert texts_equal(made, torch.tensor(models, dtype=dtype)) == expected
 
 
+@pytest.mark.parametrize("length", [1, 7, 8, 15, 16, 17, 31, 32, 33, 63, 64, 65, 100])
+def test_one_byte_makes_texts_of_one_length_different(length: int) -> None:
+    models = torch.zeros(40, dtype=torch.int32)
+    text = "x" * length
+    assert texts_equal(seen([text] * 40), models)
+    for place in range(length):
+        other = f"{text[:place]}y{text[place + 1 :]}"
+        for row in (1, 39):
+            assert not texts_equal(seen([text] * row + [other] + [text] * (39 - row)), models)
+
+
 @pytest.mark.parametrize("position", [-1, 3])
 def test_positions_are_checked(position: int) -> None:
     for texts in (column(["a", "b", "c"]), seen(["a", "b", "c"])):
