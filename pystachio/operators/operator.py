@@ -14,7 +14,8 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import ClassVar, Protocol, TypeGuard
 
 from pystachio.operators.batch import Batch, Schema
-from pystachio.operators.scans.rows import HotRows, ScanRows
+from pystachio.operators.scans.hot_rows import HotRows
+from pystachio.operators.scans.rows import ScanRows
 from pystachio.runtime.channels import Receiver
 from pystachio.runtime.context import Context
 

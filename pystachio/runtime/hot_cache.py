@@ -10,9 +10,10 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Hashable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from random import Random
 from typing import Generic, TypeVar
+from weakref import ReferenceType, ref
 
 V = TypeVar("V")
 
@@ -20,6 +21,8 @@ _SAMPLE = 8
 _LEAST_REMEMBERED = 1 << 14
 """Keys whose uses are counted, whether kept or not; uses are halved when there are more than a few per kept key."""
 _REMEMBERED_PER_ENTRY = 4
+_FEW_GROUPS = 16
+"""With as many, an entry lets go of those that nobody holds any more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +36,27 @@ class HotCacheStatistics:
     evicted: int
 
 
+class HotGroup(Generic[V]):
+    """Values that are asked for together, by somebody who holds the group: all that were kept under the `keys`.
+
+    `derived` is what others have made of the values. Both are empty once one of the values is not kept any more.
+    """
+
+    def __init__(self, keys: Sequence[Hashable], values: Sequence[V], nbytes: int) -> None:
+        self.keys = tuple(keys)
+        self.values = tuple(values)
+        self.nbytes = nbytes
+        self.derived: dict[Hashable, object] = {}
+        self.is_whole = True
+        self.uses = 0
+        """That the cache has not counted for each key."""
+
+    def break_up(self) -> None:
+        """By the cache: who works with the values holds them."""
+        self.is_whole = False
+        self.values, self.derived = (), {}
+
+
 @dataclass(slots=True, eq=False)
 class _Entry(Generic[V]):
     value: V
@@ -40,6 +64,7 @@ class _Entry(Generic[V]):
     seconds: float
     position: int
     """In the list of keys."""
+    groups: list[ReferenceType[HotGroup[V]]] = field(default_factory=list)
 
 
 class HotCache(Generic[V]):
@@ -53,6 +78,8 @@ class HotCache(Generic[V]):
         self._entries: dict[Hashable, _Entry[V]] = {}
         self._keys: list[Hashable] = []
         self._uses: dict[Hashable, int] = {}
+        self._asked: list[HotGroup[V]] = []
+        """Groups with uses that are not counted for each key."""
         self._random = Random(0)
         self._hits = 0
         self._misses = 0
@@ -80,11 +107,40 @@ class HotCache(Generic[V]):
             self._hits += len(entries) - missed
         return [None if entry is None else (entry.value, entry.nbytes) for entry in entries]
 
+    def group(self, keys: Sequence[Hashable]) -> HotGroup[V] | None:
+        """The values of all these keys as one; None, and nothing counts as asked for, when one of them is not kept."""
+        with self._lock:
+            entries: list[_Entry[V]] = []
+            for key in keys:
+                entry = self._entries.get(key)
+                if entry is None:
+                    return None
+                entries.append(entry)
+            group = HotGroup(keys, [entry.value for entry in entries], sum(entry.nbytes for entry in entries))
+            known = ref(group)
+            for entry in entries:
+                if len(entry.groups) >= _FEW_GROUPS:
+                    entry.groups = [each for each in entry.groups if each() is not None]
+                entry.groups.append(known)
+        return group if self.ask_again(group) else None
+
+    def ask_again(self, group: HotGroup[V]) -> bool:
+        """As `get` for each of its keys, in one step: whether all of them are still kept."""
+        with self._lock:
+            if not group.is_whole:
+                return False
+            if not group.uses:
+                self._asked.append(group)
+            group.uses += 1
+            self._hits += len(group.keys)
+            return True
+
     def offer(self, key: Hashable, value: V, *, nbytes: int, seconds: float) -> bool:
         """Keep a value that took so long to make, if it is worth its bytes; says whether it is kept."""
         with self._lock:
             if not 0 < nbytes <= self._most_bytes:
                 return False
+            self._count_uses_of_groups()
             self._forget_old_uses()
             if key in self._entries:
                 self._remove(key)
@@ -100,12 +156,16 @@ class HotCache(Generic[V]):
         if self.nbytes <= nbytes:
             return
         with self._lock:
+            self._count_uses_of_groups()
             while self._keys and self.nbytes > nbytes:
                 self._evict(self._least_valuable())
 
     def clear(self) -> None:
         with self._lock:
             self._evicted += len(self._entries)
+            for entry in self._entries.values():
+                _break_up(entry)
+            self._asked.clear()
             self._entries.clear()
             self._keys.clear()
             self.nbytes = 0
@@ -143,12 +203,27 @@ class HotCache(Generic[V]):
 
     def _remove(self, key: Hashable) -> None:
         entry = self._entries.pop(key)
+        _break_up(entry)
         last = self._keys.pop()
         if last != key:
             self._keys[entry.position] = last
             self._entries[last].position = entry.position
         self.nbytes -= entry.nbytes
 
+    def _count_uses_of_groups(self) -> None:
+        for group in self._asked:
+            for key in group.keys:
+                self._uses[key] = self._uses.get(key, 0) + group.uses
+            group.uses = 0
+        self._asked.clear()
+
     def _forget_old_uses(self) -> None:
         if len(self._uses) > max(_LEAST_REMEMBERED, _REMEMBERED_PER_ENTRY * len(self._entries)):
             self._uses = {key: uses // 2 for key, uses in self._uses.items() if uses > 1}
+
+
+def _break_up(entry: _Entry[V]) -> None:
+    for known in entry.groups:
+        group = known()
+        if group is not None:
+            group.break_up()

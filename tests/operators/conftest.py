@@ -14,7 +14,8 @@ import torch
 from pystachio.errors import ResourceExhausted
 from pystachio.operators.arrow import batch_from_arrow, batch_to_arrow, schema_from_arrow, schema_to_arrow
 from pystachio.operators.batch import Batch, Schema
-from pystachio.operators.scans.rows import ScanRows, gathered
+from pystachio.operators.scans.hot_rows import gathered
+from pystachio.operators.scans.rows import ScanRows
 from pystachio.runtime.clock import SystemClock
 from pystachio.runtime.context import Context, PlanIdentity
 from pystachio.runtime.metrics import OperatorMetrics

@@ -11,16 +11,9 @@ from typing import Final
 import torch
 
 from pystachio.operators.batch import Batch
-from pystachio.operators.column import (
-    Bounds,
-    BytesColumn,
-    Column,
-    DictionaryColumn,
-    FixedColumn,
-    ViewColumn,
-    WideDecimalColumn,
-)
+from pystachio.operators.column import Bounds, Column, FixedColumn
 from pystachio.operators.fusion.kept import Written, kept_segments
+from pystachio.operators.fusion.prepared import Look, Prepared, prepared
 from pystachio.operators.fusion.run_parts import run_parts
 from pystachio.operators.fusion.segment import Segment, SegmentRows, SegmentRun
 from pystachio.operators.fusion.writing import collect_states, write_segment
@@ -28,13 +21,17 @@ from pystachio.operators.kernels.bounds import is_within, with_measured_bounds
 from pystachio.operators.kernels.program import is_available
 from pystachio.operators.kernels.selection import settled_batch, union_bounds
 from pystachio.operators.operator import Transform
-from pystachio.operators.scans.rows import HotRows, ScanRows
+from pystachio.operators.scans.hot_rows import HotRows
+from pystachio.operators.scans.rows import ScanRows
 from pystachio.runtime.context import Context
 
 _FEWEST_ROWS: Final = 2048
 """Writing a program takes as long as some thousand rows through the operators."""
 
 _PAUSE: Final = Batch((), 0, None)
+
+_Key = tuple[int, tuple[object, ...], Look]
+"""Of a program: the stage that it begins with, what else it depends on, and what its columns look like."""
 
 _MOST_PROGRAMS: Final = 32
 """Batches that keep looking different do not pay."""
@@ -46,7 +43,7 @@ class Flow:
 
     chain: Sequence[tuple[Transform, Context]]
     fused: bool
-    _written: dict[tuple[object, ...], list[Written]] = field(default_factory=dict)
+    _written: dict[_Key, list[Written]] = field(default_factory=dict)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def push(self, batches: Iterable[Batch | ScanRows | HotRows], producer: Context) -> Iterator[Batch]:
@@ -54,9 +51,13 @@ class Flow:
         for batch in batches:
             if isinstance(batch, HotRows):
                 while taken := batch.take():
-                    began = time.perf_counter()
-                    yield from self._scanned(taken, producer)
-                    batch.took(taken, time.perf_counter() - began)
+                    # Not by the clock: a thread that shares an interpreter mostly waits for its turn.
+                    seconds, began = 0.0, time.thread_time()
+                    for made in self._scanned(taken, producer):
+                        seconds += time.thread_time() - began
+                        yield made
+                        began = time.thread_time()
+                    batch.took(taken, seconds + time.thread_time() - began)
             elif isinstance(batch, ScanRows):
                 yield from self._scanned((batch,), producer)
             else:
@@ -72,15 +73,15 @@ class Flow:
         if stage == len(self.chain) or batch.length == 0:
             yield settled_batch(batch)
             return
-        segment = None
         if self.fused:
-            batch = measured(batch)
-            segment = self._segment(stage, batch.columns, batch.length, None)
-        if segment is not None and segment.fits(batch.columns, batch.length):
-            for run in segment.run([SegmentRows(batch.columns, 0, batch.length, None)]):
-                self._count(run, stage, segment.stages, 0, run.rows)
-                yield from self._onward(run, stage + segment.stages)
-            return
+            ready = Prepared.of(batch.columns)
+            segment = self._segment(self._written_for(stage, ready, batch.length, None), ready)
+            if segment is not None and segment.fits(ready.columns, batch.length):
+                for run in segment.run([SegmentRows(ready, ready.columns, 0, batch.length, None)]):
+                    self._count(run, stage, segment.stages, 0, run.rows)
+                    yield from self._onward(run, stage + segment.stages)
+                return
+            batch = Batch(tuple(map(with_measured_bounds, batch.columns)), batch.length, batch.ready)
         transform, ctx = self.chain[stage]
         ctx.metrics.add_batch(rows_in=batch.length, batches=0)
         for made in timed(transform.process(batch), ctx):
@@ -88,21 +89,35 @@ class Flow:
 
     def _scanned(self, rows: Sequence[ScanRows], producer: Context) -> Iterator[Batch]:
         """Rows of one scan."""
-        length = sum(each.length for each in rows)
-        producer.metrics.add_batch(rows_in=sum(each.piece.stop - each.piece.start for each in rows), batches=0)
+        length = seen = 0
+        for each in rows:
+            piece = each.piece
+            span = piece.stop - piece.start
+            seen += span
+            length += span if piece.survivors is None else len(piece.survivors)
+        producer.metrics.add_batch(rows_in=seen, batches=0)
         together: list[SegmentRows] = []
         segment: Segment | None = None
+        written: Written | None = None
+        look: Look = ()
         for each in rows:
-            own: Segment | None = None
-            columns: Sequence[Column | None] = each.by_position
+            own, start, stop = segment, each.piece.start, each.piece.stop
             if self.fused:
-                # Decoders know the ranges of what they make; nobody else needs to.
-                columns = tuple(None if column is None else with_measured_bounds(column) for column in columns)
-                own = self._segment(0, columns, length, each)
-                if own is not None and not own.takes_many:
-                    columns = own.narrowed(columns, each.piece.start, each.piece.stop)
-                if own is not None and not own.fits(columns, length if own.takes_many else each.length):
-                    own = None
+                ready = prepared(each)
+                columns: Sequence[Column | None] = ready.columns
+                if (
+                    written is None
+                    or segment is None
+                    or not segment.takes_many
+                    or ready.look != look
+                    or not ready.is_within(written.bounds)
+                ):
+                    written, look = self._written_for(0, ready, length, each), ready.look
+                    own = self._segment(written, ready)
+                    if own is not None and not own.takes_many:
+                        columns = own.narrowed(columns, start, stop)
+                    if own is not None and not own.fits(columns, length if own.takes_many else each.length):
+                        own = None
             if segment is not None and (own is not segment or not segment.takes_many):
                 yield from self._run(segment, together, each, producer)
                 together = []
@@ -112,9 +127,9 @@ class Flow:
                     producer.metrics.add_batch(rows_out=batch.length, nbytes=batch.nbytes)
                     yield from self._from(0, batch)
             else:
-                piece = each.piece
-                chosen = None if piece.survivors is None else piece.survivors.to(torch.int32)
-                together.append(SegmentRows(columns, piece.start, piece.stop - piece.start, chosen))
+                survivors = each.piece.survivors
+                chosen = None if survivors is None else survivors.to(torch.int32)
+                together.append(SegmentRows(ready, columns, start, stop - start, chosen))
         if segment is not None:
             yield from self._run(segment, together, rows[-1], producer)
 
@@ -148,29 +163,31 @@ class Flow:
             rows = left
             boundary += 1
 
-    def _segment(
-        self, stage: int, columns: Sequence[Column | None], length: int, scanned: ScanRows | None
-    ) -> Segment | None:
-        variety = () if scanned is None else scanned.variety
-        key = (stage, variety, *map(_look, columns))
-        found = self._find(key, columns)
-        if found is None:
-            if length < _FEWEST_ROWS:
-                return None
-            with self._lock:
-                found = self._find(key, columns)
-                if found is None:
-                    found = self._kept_or_written(key, stage, columns, length, scanned)
-        return found.segment if all(map(_is_addressable, columns)) else None
+    def _segment(self, written: Written | None, ready: Prepared) -> Segment | None:
+        return written.segment if written is not None and ready.are_addressable else None
 
-    def _find(self, key: tuple[object, ...], columns: Sequence[Column | None]) -> Written | None:
-        return next((written for written in self._written.get(key, ()) if written.covers(columns)), None)
+    def _written_for(self, stage: int, ready: Prepared, length: int, scanned: ScanRows | None) -> Written | None:
+        variety = () if scanned is None else scanned.variety
+        key = (stage, variety, ready.look)
+        found = self._find(key, ready)
+        if found is None and length >= _FEWEST_ROWS:
+            with self._lock:
+                found = self._find(key, ready)
+                if found is None:
+                    found = self._kept_or_written(key, stage, ready, length, scanned)
+        return found
+
+    def _find(self, key: _Key, ready: Prepared) -> Written | None:
+        for written in self._written.get(key, ()):
+            if ready.is_within(written.bounds):
+                return written
+        return None
 
     def _kept_or_written(
         self,
-        key: tuple[object, ...],
+        key: _Key,
         stage: int,
-        columns: Sequence[Column | None],
+        ready: Prepared,
         length: int,
         scanned: ScanRows | None,
     ) -> Written:
@@ -178,15 +195,15 @@ class Flow:
         chain = [transform for transform, _ in self.chain[stage:]]
         run = None if scanned is None else run_parts(chain, () if scanned.is_tested else scanned.reader.filters)
         if run is None or scanned is None:
-            return self._write(key, stage, columns, length, scanned)
+            return self._write(key, stage, ready.columns, length, scanned)
         kept = kept_segments(scanned.reader, chain)
         # For about so many rows: within 16 times, the choices that depend on it are the same or little worse.
-        look = (scanned.is_tested, length.bit_length() // 4, run.look, *key[2:])
-        found = kept.find(look, columns, run)
+        look = (scanned.is_tested, length.bit_length() // 4, run.look, ready.look)
+        found = kept.find(look, ready.columns, run)
         if found is None:
-            found = self._write(key, stage, columns, length, scanned)
+            found = self._write(key, stage, ready.columns, length, scanned)
             if found in self._written[key]:  # and not given up for this run only
-                kept.keep(look, columns, found, run)
+                kept.keep(look, ready.columns, found, run)
         else:
             self._written.setdefault(key, []).append(found)
             if found.segment is not None:
@@ -195,7 +212,7 @@ class Flow:
 
     def _write(
         self,
-        key: tuple[object, ...],
+        key: _Key,
         stage: int,
         columns: Sequence[Column | None],
         length: int,
@@ -243,39 +260,8 @@ def timed(batches: Iterator[Batch], ctx: Context) -> Iterator[Batch]:
     ctx.metrics.add_batch(seconds=time.perf_counter() - start, batches=0)
 
 
-def measured(batch: Batch) -> Batch:
-    """The batch with the ranges of all integers."""
-    return Batch(tuple(map(with_measured_bounds, batch.columns)), batch.length, batch.ready)
-
-
 def _range_of(dtype: torch.dtype) -> Bounds:
     if dtype == torch.bool:
         return 0, 1
     limits = torch.iinfo(dtype)
     return limits.min, limits.max
-
-
-def _is_addressable(column: Column | None) -> bool:
-    """Whether programs can read it at its address."""
-    match column:
-        case FixedColumn(values=values, validity=validity) | DictionaryColumn(codes=values, validity=validity):
-            return values.is_contiguous() and (validity is None or validity.is_contiguous())
-        case _:
-            return column is None or column.validity is None or column.validity.is_contiguous()
-
-
-def _look(column: Column | None) -> object:
-    """What a program depends on, but for the range of the values."""
-    match column:
-        case None:
-            return None
-        case FixedColumn(type=type_, values=values, validity=validity):
-            return type_, values.dtype, validity is None
-        case DictionaryColumn(codes=codes, dictionary=dictionary, validity=validity):
-            return codes.dtype, dictionary, validity is None
-        case (
-            WideDecimalColumn(type=type_, validity=validity)
-            | BytesColumn(type=type_, validity=validity)
-            | ViewColumn(type=type_, validity=validity)
-        ):
-            return type_, validity is None

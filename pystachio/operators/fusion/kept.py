@@ -16,12 +16,12 @@ import torch
 from pystachio.operators.aggregation.partial import PartialFold
 from pystachio.operators.batch import column_nbytes
 from pystachio.operators.coalesce import Coalesced
-from pystachio.operators.column import Bounds, Column, DictionaryColumn, FixedColumn
+from pystachio.operators.column import Bounds, Column, DictionaryColumn
 from pystachio.operators.filter import FilterTransform
+from pystachio.operators.fusion.prepared import are_within
 from pystachio.operators.fusion.run_parts import NOWHERE, RunParts, place_among
 from pystachio.operators.fusion.segment import OutputColumn, Segment
 from pystachio.operators.joins.probe import JoinProbe
-from pystachio.operators.kernels.bounds import is_within
 from pystachio.operators.operator import Transform
 from pystachio.operators.project import ProjectTransform
 from pystachio.operators.scans.rows import RowReader
@@ -42,14 +42,6 @@ class Written:
 
     bounds: tuple[Bounds | None, ...]
     segment: Segment | None
-
-    def covers(self, columns: Sequence[Column | None]) -> bool:
-        """Whether the columns, which look the same, are within the bounds."""
-        return all(
-            known is None
-            or (isinstance(column, FixedColumn) and column.bounds is not None and is_within(column.bounds, known))
-            for column, known in zip(columns, self.bounds, strict=True)
-        )
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -92,7 +84,7 @@ class KeptSegments:
 
     def find(self, look: Hashable, columns: Sequence[Column | None], run: RunParts) -> Written | None:
         """One that an earlier run has kept, with this run's parts."""
-        kept = next((kept for kept in self.by_look.get(look, ()) if kept.written.covers(columns)), None)
+        kept = next((kept for kept in self.by_look.get(look, ()) if are_within(columns, kept.written.bounds)), None)
         return None if kept is None else kept.of_run(run)
 
     def keep(self, look: Hashable, columns: Sequence[Column | None], written: Written, run: RunParts) -> None:

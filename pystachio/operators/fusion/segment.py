@@ -11,18 +11,10 @@ import pyarrow as pa
 import torch
 
 from pystachio.operators.batch import Batch
-from pystachio.operators.column import (
-    Bounds,
-    BytesColumn,
-    Column,
-    Dictionary,
-    DictionaryColumn,
-    FixedColumn,
-    ViewColumn,
-    WideDecimalColumn,
-)
+from pystachio.operators.column import Bounds, Column, Dictionary, DictionaryColumn, FixedColumn
 from pystachio.operators.fusion.groups import FoldedGroups
-from pystachio.operators.fusion.trace import Input, Part
+from pystachio.operators.fusion.prepared import Prepared
+from pystachio.operators.fusion.trace import Input
 from pystachio.operators.kernels.bounds import measured_bounds
 from pystachio.operators.kernels.host_memory import copied, empty
 from pystachio.operators.kernels.program import InputRows, Program
@@ -34,17 +26,22 @@ _MOST_PUT_OUT: Final = 1 << 18
 
 
 class SegmentRows(NamedTuple):
-    """Rows [start, start + length) of the columns, or of those `rows` (int32 positions from `start`)."""
+    """Rows [start, start + length) of the columns, or of those `rows` (int32 positions from `start`).
 
+    The columns are those that are `ready`, perhaps with narrower ranges.
+    """
+
+    ready: Prepared
     columns: Sequence[Column | None]
     start: int
     length: int
     rows: torch.Tensor | None
 
-    @property
-    def chosen(self) -> tuple[int, torch.Tensor | None]:
-        """How many rows, and which."""
-        return self.length if self.rows is None else self.rows.shape[0], self.rows
+    def of(self, inputs: Sequence[Input]) -> InputRows:
+        """These inputs of the rows."""
+        start, rows = self.start, self.rows
+        addresses = [first + start * width for first, width in self.ready.located(inputs)]
+        return InputRows(addresses, self.length if rows is None else rows.shape[0], rows)
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,11 +98,8 @@ class Segment:
 
     def run(self, rows: Sequence[SegmentRows]) -> Iterator[SegmentRun]:
         """All these rows; of one unit, unless it `takes_many`."""
-        parts = [
-            InputRows([_address(each.columns[i.position], i.part, each.start) for i in self.inputs], *each.chosen)
-            for each in rows
-        ]
-        size = sum(part.length for part in parts)
+        parts = [each.of(self.inputs) for each in rows]
+        size = sum([part.length for part in parts])
         capacity = min(size, _MOST_PUT_OUT)
         part = begin = 0
         while part < len(parts):
@@ -123,7 +117,7 @@ class Segment:
                     batch = self._batch(rows, outputs, run.ends, begin)
                 elif (run.part, run.begin) == (part, begin):
                     capacity *= 4
-            taken = sum(each.length for each in parts[part : run.part]) + run.begin - begin
+            taken = sum([each.length for each in parts[part : run.part]]) + run.begin - begin
             yield SegmentRun(batch, taken, run.counters, time.perf_counter() - began)
             part, begin = run.part, run.begin
 
@@ -191,18 +185,3 @@ def _column(output: OutputColumn, sources: Sequence[_Source], outputs: list[torc
     if output.dictionary is not None:
         return DictionaryColumn(output.type, values, output.dictionary, validity)
     return FixedColumn(output.type, values, validity, output.bounds)
-
-
-def _address(column: Column | None, part: Part, start: int) -> int:
-    assert column is not None
-    if part is Part.VALIDITY:
-        assert column.validity is not None
-        tensor = column.validity
-    else:
-        match column:
-            case FixedColumn(values=tensor) | DictionaryColumn(codes=tensor):
-                pass
-            case WideDecimalColumn() | BytesColumn() | ViewColumn():
-                raise AssertionError("a column without an address")
-    assert tensor.is_contiguous()
-    return tensor.data_ptr() + start * tensor.itemsize

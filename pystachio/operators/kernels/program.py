@@ -138,7 +138,8 @@ class Program:
     ) -> ProgramRun:
         """Process the `parts` from row `begin` of `part` on, as far as the `capacity` of the outputs allows."""
         # How much there is to do for rows that expansions make, nobody knows.
-        library = native.library(None if self.expansions else sum(each.length for each in parts))
+        rows = sum([each.length for each in parts])
+        library = native.library(None if self.expansions else rows)
         assert library is not None, "asked before the program was made"
         code = self.code
         if changes:
@@ -148,27 +149,25 @@ class Program:
         bank = (self.registers * 8 + self.masks) * VECTOR_ROWS
         counters = np.zeros(max(1, 2 * self.boundaries), dtype=np.int64)
         # These are kept until the call returns.
-        addresses = [
-            _addresses(pointers)
-            for pointers in (
-                *(each.inputs for each in parts),
-                [table.data_ptr() for table in self.tables],
-                [output.data_ptr() for output in outputs],
-                [state.data_ptr() for state in states],
-            )
-        ]
+        inputs = _addresses([address for each in parts for address in each.inputs])
+        tables = _addresses([table.data_ptr() for table in self.tables])
+        put_into = _addresses([output.data_ptr() for output in outputs])
+        folded = _addresses([state.data_ptr() for state in states])
         described = (_Part * len(parts))()
-        for one, place, each in zip(described, addresses, parts, strict=False):
-            one.inputs, one.count = ctypes.addressof(place), each.length
-            one.rows = None if each.rows is None else each.rows.data_ptr()
-        tables, *made = addresses[len(parts) :]
+        place, width = ctypes.addressof(inputs), len(parts[0].inputs) * ctypes.sizeof(ctypes.c_void_p) if parts else 0
+        for one, each in zip(described, parts, strict=True):
+            one.inputs, one.count = place, each.length
+            place += width
+            if each.rows is not None:
+                one.rows = each.rows.data_ptr()
         run = _Run(
             code.ctypes.data,
             len(code),
             ctypes.addressof(described),
             len(parts),
             ctypes.addressof(tables),
-            *map(ctypes.addressof, made),
+            ctypes.addressof(put_into),
+            ctypes.addressof(folded),
             counters.ctypes.data,
             _scratch.pointer(bank * (1 + self.expansions)),
             self.boundaries,
@@ -177,7 +176,7 @@ class Program:
             part,
             begin,
             self.step,
-            capacity if outputs else sum(each.length for each in parts) * VECTOR_ROWS,
+            capacity if outputs else rows * VECTOR_ROWS,
             MOST_EXPANDED,
             0,
             None,

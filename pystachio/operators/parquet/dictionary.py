@@ -65,6 +65,12 @@ class SharedDictionary:
             if self._current is not None and len(self._current.derived) > _MOST_DERIVED:
                 self._current = Dictionary(self._current.values)
 
+    @property
+    def current(self) -> Dictionary | None:
+        """The present dictionary: all values so far."""
+        with self._lock:
+            return self._current
+
     def renewed(self, column: DictionaryColumn) -> DictionaryColumn:
         """A column of an earlier scan over the present dictionary, in which its codes mean the same."""
         with self._lock:

@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections import deque
+from collections.abc import Sequence
 from typing import Generic, TypeVar
 
-from pystachio.operators.scans.rows import HotRows, ScanRows
+from pystachio.operators.scans.hot_rows import HotRows
+from pystachio.operators.scans.rows import ScanRows
 
 T = TypeVar("T")
 
@@ -15,10 +17,11 @@ T = TypeVar("T")
 class Left:
     """What of a scan is not put out yet. Whoever puts out the last of it, on a worker, ends the stages behind it."""
 
-    def __init__(self, units: int) -> None:
+    def __init__(self, units: int, hot: Sequence[HotRows] = ()) -> None:
+        """`units` that may yet become hot, and what is `hot` already."""
         self._lock = threading.Lock()
         self._units = units
-        self._hot: list[HotRows] = []
+        self._hot = list(hot)
         self._jobs = 0
         self._told = False
 

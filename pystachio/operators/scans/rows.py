@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import threading
 import time
-from collections import deque
 from collections.abc import Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -20,22 +19,18 @@ from pystachio.operators.chunks.columns import ChunkColumns
 from pystachio.operators.column import Bounds, Column
 from pystachio.operators.evaluate import select
 from pystachio.operators.expressions import Expression, fields_of, shift_fields
-from pystachio.operators.hot_columns import HotColumns
+from pystachio.operators.hot_columns import HotColumns, HotUnit
 from pystachio.operators.kernels.selection import slice_column, take
 from pystachio.operators.parquet.decode import FetchedExtents, RowGroupDecoder
 from pystachio.operators.parquet.dictionary import SharedDictionary
 from pystachio.operators.runtime_filter import RuntimeFilter
 from pystachio.operators.scans.pace import Pace
 from pystachio.operators.scans.units import Unit
-from pystachio.operators.small import are_small
 from pystachio.runtime.metrics import OperatorMetrics
 
 _TRIAL_ROWS = 1 << 18
 _USELESS = 0.9
 """A runtime filter that lets this share of the first `_TRIAL_ROWS` rows pass is not worth its gather."""
-
-
-_SMALL_SCAN_ROWS = 1 << 12
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,6 +131,11 @@ class RowReader:
     def rest(self) -> tuple[int, ...]:
         return self.order.rest
 
+    @cached_property
+    def positions(self) -> tuple[int, ...]:
+        """All that are read, ascending."""
+        return tuple(sorted({*self.first, *self.rest}))
+
     @property
     def narrows(self) -> bool:
         """Whether the first rows will tell which units are needed: until then reading ahead may be in vain."""
@@ -189,6 +189,8 @@ class ScanRows:
     piece: Piece
     is_tested: bool
     unit: UnitRows | None = None
+    hot: HotUnit | None = None
+    """Of rows whose columns stay in memory."""
 
     def found(self, survivors: int) -> None:
         """So many of the rows have survived the tests."""
@@ -224,7 +226,7 @@ class ScanRows:
         return self._of(first), self._of(rest)
 
     def _of(self, piece: Piece) -> ScanRows:
-        return ScanRows(self.reader, self.columns, piece, self.is_tested, self.unit)
+        return ScanRows(self.reader, self.columns, piece, self.is_tested, self.unit, self.hot)
 
     def batches(self) -> Iterator[Batch]:
         """The surviving rows of the output columns."""
@@ -236,78 +238,6 @@ class ScanRows:
                 batch = self.reader.batch(self.columns, self.reader.select(self.columns, first + start, first + stop))
                 self.found(batch.length)
                 yield batch
-
-
-class HotRows:
-    """Rows of a scan that are in memory, for all workers to take from, as many at once as `pace` says."""
-
-    def __init__(self, workers: int, pace: Pace) -> None:
-        self._workers = workers
-        self._pace = pace
-        self._lock = threading.Lock()
-        self._waiting: deque[ScanRows] = deque()
-        self._rows = 0
-
-    @property
-    def is_empty(self) -> bool:
-        return self._rows == 0
-
-    @property
-    def length(self) -> int:
-        """Rows that nobody has taken."""
-        return self._rows
-
-    @property
-    def jobs(self) -> int:
-        """How many jobs they are worth."""
-        return self._pace.jobs_for(self._rows)
-
-    @property
-    def is_small(self) -> bool:
-        """Whether it takes no longer to go through them than to send them to a worker and back."""
-        return self._pace.is_brief(self._rows) or (
-            self._rows <= _SMALL_SCAN_ROWS
-            and are_small(column for rows in self._waiting for column in rows.columns.values())
-        )
-
-    def add(self, rows: ScanRows) -> None:
-        """Untested rows of a unit; in the order of the file."""
-        with self._lock:
-            self._waiting.append(rows)
-            self._rows += rows.length
-
-    def take(self) -> list[ScanRows]:
-        """The next ones for a worker; none when all are taken."""
-        with self._lock:
-            least = self._pace.least_rows
-            narrows = bool(self._waiting) and self._waiting[0].reader.narrows
-            left = self._pace.turn(self._rows, self._workers, narrows=narrows)
-            taken: list[ScanRows] = []
-            while left > 0 and self._waiting:
-                rows = self._waiting.popleft()
-                if rows.length > left + least:
-                    rows, rest = rows.split(left)
-                    self._waiting.appendleft(rest)
-                taken.append(rows)
-                left -= rows.length
-                self._rows -= rows.length
-        return taken
-
-    def took(self, taken: Sequence[ScanRows], seconds: float) -> None:
-        """Going through what was taken has taken so long."""
-        self._pace.note(sum(rows.length for rows in taken), seconds)
-
-
-def gathered(rows: Iterable[Batch | ScanRows | HotRows]) -> Iterator[Batch]:
-    """Everything as batches."""
-    for part in rows:
-        if isinstance(part, HotRows):
-            while taken := part.take():
-                yield from gathered(taken)
-        elif isinstance(part, ScanRows):
-            yield from part.batches()
-        else:
-            yield part
 
 
 @dataclass(slots=True, eq=False)

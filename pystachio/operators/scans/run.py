@@ -19,8 +19,9 @@ from pystachio.operators.fusion.flow import can_fuse
 from pystachio.operators.operator import Output
 from pystachio.operators.parquet.decode import FetchedExtents
 from pystachio.operators.placement import to_device
+from pystachio.operators.scans.hot_rows import HotRows, gathered
 from pystachio.operators.scans.ready import Left, Ready, Window
-from pystachio.operators.scans.rows import HotRows, Piece, RowReader, ScanRows, UnitRows, gathered
+from pystachio.operators.scans.rows import Piece, RowReader, ScanRows, UnitRows
 from pystachio.operators.scans.units import Unit, in_turns
 from pystachio.operators.small import is_light
 from pystachio.runtime.context import Context
@@ -113,7 +114,7 @@ class ScanRun:
                 reservation.release()
 
     async def _read_ahead(self, group: asyncio.TaskGroup) -> None:
-        everything = tuple(sorted({*self._reader.first, *self._reader.rest}))
+        everything = self._reader.positions
         bytes_from_memory = 0
         for index, unit in enumerate(self._units):
             hot, hot_bytes = ({}, 0) if self._reader.hot is None else self._reader.hot.find(unit, everything)

@@ -21,6 +21,7 @@ from pystachio.operators.hot_columns import HotColumns
 from pystachio.operators.operator import Output
 from pystachio.operators.parquet.dictionary import SharedDictionary
 from pystachio.operators.runtime_filter import RuntimeFilter
+from pystachio.operators.scans.hot_run import put_out, rows_in_memory
 from pystachio.operators.scans.pace import Pace
 from pystachio.operators.scans.rows import FilterUse, ReadOrder, RowReader
 from pystachio.operators.scans.run import ScanRun
@@ -134,6 +135,10 @@ class Scan:
             survives = reader.predicate is None or select(reader.predicate, Batch((), 1, None)) is None
             if survives and planned.units:
                 await out.emit(lambda: (Batch((), unit.rows, None) for unit in planned.units), last=True)
+            return
+        rows = rows_in_memory(ctx, reader, planned)
+        if rows is not None:
+            await put_out(ctx, out, reader, rows)
             return
         run = ScanRun(ctx, out, reader, planned.units)
         await run.run()

@@ -20,7 +20,8 @@ from pystachio.operators.kernels.ordering import Direction
 from pystachio.operators.kernels.selection import slice_batch
 from pystachio.operators.operator import Output, Produced
 from pystachio.operators.placement import to_device
-from pystachio.operators.scans.rows import HotRows, ScanRows
+from pystachio.operators.scans.hot_rows import HotRows
+from pystachio.operators.scans.rows import ScanRows
 from pystachio.operators.scans.run import ScanRun
 from pystachio.operators.scans.scan import Scan
 from pystachio.operators.scans.top_n_rows import BestRows, CandidateReader, LateRows, best_first, numbers_of

@@ -12,12 +12,14 @@ import pyarrow as pa
 
 from pystachio.errors import DataError
 from pystachio.io_scheduler.core.request import Extent
+from pystachio.operators.column import Column
 from pystachio.operators.expressions import Expression
 from pystachio.operators.parquet.footer import file_version
 from pystachio.operators.parquet.pruning import ListedValues, row_groups
 from pystachio.operators.runtime_filter import RuntimeFilter
 from pystachio.operators.table import ParquetFile, Table
 from pystachio.runtime.context import Context
+from pystachio.runtime.hot_cache import HotGroup
 from pystachio.runtime.memory import Tier
 
 _OFFSET_BYTES = 8
@@ -71,6 +73,8 @@ class ScanUnits:
     pruned_row_groups: int
     pruned_rows: int
     skipped_bytes: int
+    hot: dict[Hashable, HotGroup[Column]] = field(default_factory=dict, init=False, compare=False, repr=False)
+    """Columns of all units that were kept in memory together."""
 
 
 def unit_rows(table: Table, ctx: Context) -> int:

@@ -15,9 +15,9 @@ import pytest
 import torch
 
 import pystachio
-from pystachio.operators.column import Column
 from pystachio.operators.fusion import flow
 from pystachio.operators.fusion.kept import KeptSegments, Written
+from pystachio.operators.fusion.prepared import Look, Prepared
 from pystachio.operators.fusion.segment import Segment
 from pystachio.operators.kernels import native
 from pystachio.operators.scans.rows import ScanRows, UnitRows
@@ -230,16 +230,16 @@ def test_a_kept_program_is_the_one_that_would_be_written(
 
     def checking(
         self: flow.Flow,
-        key: tuple[object, ...],
+        key: tuple[int, tuple[object, ...], Look],
         stage: int,
-        columns: Sequence[Column | None],
+        ready: Prepared,
         length: int,
         scanned: ScanRows | None,
     ) -> Written:
         hits.clear()
-        found = once(self, key, stage, columns, length, scanned)
+        found = once(self, key, stage, ready, length, scanned)
         if hits and hits[0] is not None:
-            anew = flow.Flow(self.chain, self.fused)._write(key, stage, columns, length, scanned)
+            anew = flow.Flow(self.chain, self.fused)._write(key, stage, ready.columns, length, scanned)
             assert (found.segment is None) == (anew.segment is None)
             if found.segment is not None and anew.segment is not None and found.bounds == anew.bounds:
                 assert_same(found.segment, anew.segment)

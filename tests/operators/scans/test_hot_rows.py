@@ -14,8 +14,9 @@ import torch
 
 import pystachio
 from pystachio.operators.fusion import segment
+from pystachio.operators.scans.hot_rows import HotRows
 from pystachio.operators.scans.pace import MOST_ROWS, Pace
-from pystachio.operators.scans.rows import HotRows, Piece, RowReader, ScanRows
+from pystachio.operators.scans.rows import Piece, RowReader, ScanRows
 
 ROWS = 300_000
 READER = RowReader(predicate=None, filters=(), output=(), dictionaries={}, bounds=(), batch_rows=1000)

@@ -6,9 +6,10 @@ import asyncio
 
 import torch
 
+from pystachio.operators.scans.hot_rows import HotRows
 from pystachio.operators.scans.pace import Pace
 from pystachio.operators.scans.ready import Left, Ready
-from pystachio.operators.scans.rows import HotRows, Piece, RowReader, ScanRows
+from pystachio.operators.scans.rows import Piece, RowReader, ScanRows
 
 READER = RowReader(predicate=None, filters=(), output=(), dictionaries={}, bounds=(), batch_rows=1000)
 

@@ -20,7 +20,8 @@ from pystachio.operators.arrow import batch_to_arrow, schema_to_arrow
 from pystachio.operators.batch import Batch
 from pystachio.operators.expressions import Call, FieldReference, Literal
 from pystachio.operators.parquet.footer import file_version, read_footers
-from pystachio.operators.scans.rows import ScanRows, gathered
+from pystachio.operators.scans.hot_rows import gathered
+from pystachio.operators.scans.rows import ScanRows
 from pystachio.operators.scans.scan import Scan
 from pystachio.operators.table import Table, table_of_files
 from pystachio.runtime.context import Context
