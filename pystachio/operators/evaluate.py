@@ -131,6 +131,8 @@ async def bind_scalars(ctx: Context, expression: Expression) -> Expression:
 async def bound_again(ctx: Context, expression: Expression, earlier: Bound | None) -> Bound:
     """The same. `earlier` was bound of the same expression: if that was to the same values, it is the answer, and what
     is known of its expression holds."""
+    if earlier is not None and not earlier.scalars:
+        return earlier  # it has none
     scalars: dict[Expression, Literal] = {}
     for node in walk(expression):
         if isinstance(node, ScalarSubquery) and node not in scalars:

@@ -74,7 +74,10 @@ class Channel(Generic[T]):
         self._waiting_receivers: deque[asyncio.Future[None]] = deque()
         self._receivers: set[Receiver[T]] = set()
         self._closed = False
-        self._abandoned = asyncio.Event()
+        self.abandoned = False
+        """Every receiver was closed: nobody wants what is still to come."""
+        self._was_abandoned = asyncio.Event()
+        self._is_drained = False
         self._drained = asyncio.Event()
 
     async def send(self, item: T) -> None:
@@ -105,23 +108,20 @@ class Channel(Generic[T]):
     def close(self) -> None:
         """No more items: receivers end when they have taken the last one. May be called twice."""
         self._closed = True
-        self._wake_if_ended()
+        if not self._is_drained:
+            self._wake_if_ended()
 
     def discard(self) -> None:
         """The plan is over: drop what is left, also what receivers hold, and let nobody wait."""
         self.close()
         for receiver in tuple(self._receivers):
             receiver.close()
-        self._abandon()
-
-    @property
-    def abandoned(self) -> bool:
-        """Every receiver was closed: nobody wants what is still to come."""
-        return self._abandoned.is_set()
+        if not self.abandoned:
+            self._abandon()
 
     async def wait_abandoned(self) -> None:
         """Until every receiver is closed."""
-        await self._abandoned.wait()
+        await self._was_abandoned.wait()
 
     async def wait_drained(self) -> None:
         """After `close`: until the receivers have taken and released everything, or have gone."""
@@ -234,7 +234,8 @@ class Channel(Generic[T]):
         if self._ended:
             while self._waiting_receivers:
                 self._wake_receiver()
-            if self._held_items == 0:
+            if self._held_items == 0 and not self._is_drained:
+                self._is_drained = True
                 self._drained.set()
 
     def _receiver_closed(self, receiver: Receiver[T]) -> None:
@@ -243,7 +244,8 @@ class Channel(Generic[T]):
             self._abandon()
 
     def _abandon(self) -> None:
-        self._abandoned.set()
+        self.abandoned = True
+        self._was_abandoned.set()
         while self._senders:
             _, future = self._senders.popleft()
             if not future.done():

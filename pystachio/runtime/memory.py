@@ -208,7 +208,8 @@ class Memory:
     def plan_became_idle(self) -> None:
         """A plan has no work outside its coroutines now: perhaps everybody waits for memory."""
         for tier_memory in self._tiers.values():
-            tier_memory.watch_for_stall()
+            if tier_memory.may_stall:
+                tier_memory.watch_for_stall()
 
     def rank_changed(self) -> None:
         """A plan's priority changed: the order of the waiting requests with it."""
@@ -305,6 +306,8 @@ class _TierMemory:
 
     def forget(self, plan: PlanEntry) -> int:
         with self._lock:
+            if not self.pool.knows(plan):
+                return 0
             accounts = self.pool.accounts(plan)
             left = self.pool.forget(plan)
         if left:
@@ -328,6 +331,11 @@ class _TierMemory:
         for request in granted:
             self._wake(request)
         self.watch_for_stall()
+
+    @property
+    def may_stall(self) -> bool:
+        """Somebody waits, or the watch is on."""
+        return self._stall_timer is not None or bool(self.pool.waiting)
 
     def watch_for_stall(self) -> None:
         if self._stall_timer is not None and self._stall_patience > STALL_GRACE_SECONDS:

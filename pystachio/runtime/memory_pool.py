@@ -94,6 +94,10 @@ class MemoryPool:
             found = accounts[operator] = Account(plan, operator)
         return found
 
+    def knows(self, plan: PlanEntry) -> bool:
+        """Whether the plan has asked for memory."""
+        return plan in self._accounts
+
     def accounts(self, plan: PlanEntry) -> tuple[Account, ...]:
         return tuple(self._accounts.get(plan, {}).values())
 
@@ -102,8 +106,9 @@ class MemoryPool:
         left = 0
         for account in self.accounts(plan):
             left += account.held
-            self.give_back(account, account.state, transient=False)
-            self.give_back(account, account.transient, transient=True)
+            if account.state or account.transient:
+                self.give_back(account, account.state, transient=False)
+                self.give_back(account, account.transient, transient=True)
             account.is_closed = True
         self._accounts.pop(plan, None)
         return left

@@ -53,6 +53,12 @@ class _Run(ctypes.Structure):
     )
 
 
+def _address_of(array: np.ndarray) -> int:
+    """Of its first item; `array.ctypes.data` makes an object in Python for it."""
+    address: int = array.__array_interface__["data"][0]
+    return address
+
+
 class _Scratch(threading.local):
     """The registers of a thread, kept between runs."""
 
@@ -62,7 +68,7 @@ class _Scratch(threading.local):
     def pointer(self, nbytes: int) -> int:
         if len(self._bytes) < nbytes + _ALIGNMENT:
             self._bytes = np.empty(nbytes + _ALIGNMENT, dtype=np.uint8)
-        return -(-self._bytes.ctypes.data // _ALIGNMENT) * _ALIGNMENT
+        return -(-_address_of(self._bytes) // _ALIGNMENT) * _ALIGNMENT
 
 
 _scratch = _Scratch()
@@ -147,7 +153,7 @@ class Program:
             for change in changes:
                 code[change.instruction][change.constant] = signed(change.value)
         bank = (self.registers * 8 + self.masks) * VECTOR_ROWS
-        counters = np.zeros(max(1, 2 * self.boundaries), dtype=np.int64)
+        counters = (ctypes.c_int64 * max(1, 2 * self.boundaries))()
         # These are kept until the call returns.
         inputs = _addresses([address for each in parts for address in each.inputs])
         tables = _addresses([table.data_ptr() for table in self.tables])
@@ -161,14 +167,14 @@ class Program:
             if each.rows is not None:
                 one.rows = each.rows.data_ptr()
         run = _Run(
-            code.ctypes.data,
+            _address_of(code),
             len(code),
             ctypes.addressof(described),
             len(parts),
             ctypes.addressof(tables),
             ctypes.addressof(put_into),
             ctypes.addressof(folded),
-            counters.ctypes.data,
+            ctypes.addressof(counters),
             _scratch.pointer(bank * (1 + self.expansions)),
             self.boundaries,
             bank,
@@ -185,7 +191,7 @@ class Program:
         ends = [0] * part + [one.put for one in described[part : run.part]]
         if run.part < len(parts):
             ends.append(run.put)
-        return ProgramRun(run.put, ends, run.part, run.begin, counters.tolist())
+        return ProgramRun(run.put, ends, run.part, run.begin, list(counters))
 
 
 def _addresses(pointers: Sequence[int]) -> ctypes.Array[ctypes.c_void_p]:

@@ -78,7 +78,7 @@ class HotRows:
                 rows = waiting.popleft()
                 if isinstance(rows, HotUnit):
                     rows = _all_of(reader, rows)
-                length = rows.length
+                length = rows.piece.stop - rows.piece.start
                 if length > left + least:
                     rows, rest = rows.split(left)
                     waiting.appendleft(rest)
@@ -90,7 +90,7 @@ class HotRows:
 
     def took(self, taken: Sequence[ScanRows], seconds: float) -> None:
         """Going through what was taken has taken a worker so many seconds of processor time."""
-        self._pace.note(sum(rows.length for rows in taken), seconds)
+        self._pace.note(sum([rows.piece.stop - rows.piece.start for rows in taken]), seconds)
 
 
 def _all_of(reader: RowReader, hot: HotUnit) -> ScanRows:
