@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import lru_cache
 from typing import Final
 
 from pystachio.operators.batch import column_nbytes
@@ -129,7 +129,12 @@ class HotColumns:
         # Of values that hash without Python code: this is asked for each column of each unit.
         return version.path, version.size, version.mtime_ns, unit.groups, unit.columns[position], decoded_as
 
-    @cached_property
+    @property
     def _widths(self) -> tuple[int | None, ...]:
-        """Of integer-like columns that are not coded, by position."""
-        return tuple(None if bounds is None else narrowest_dtype(bounds).itemsize for bounds in self.bounds)
+        return _widths_of(self.bounds)
+
+
+@lru_cache(maxsize=1024)
+def _widths_of(bounds: tuple[Bounds | None, ...]) -> tuple[int | None, ...]:
+    """Of integer-like columns that are not coded, by position: the same for all scans of some columns."""
+    return tuple(None if known is None else narrowest_dtype(known).itemsize for known in bounds)

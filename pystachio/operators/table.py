@@ -195,6 +195,7 @@ class Table:
     files: tuple[ParquetFile, ...]
     dictionaries: dict[int, SharedDictionary] = field(default_factory=dict, repr=False)
     _bounds: dict[int, Bounds | None] = field(default_factory=dict, repr=False)
+    _codes_pay: dict[int, bool] = field(default_factory=dict, repr=False)
 
     @cached_property
     def version(self) -> tuple[FileVersion, ...]:
@@ -234,10 +235,13 @@ class Table:
         hold codes: a column that fell back to plain pages would be hashed to make codes, at twice the cost of reading
         it.
         """
+        if column not in self._codes_pay:
+            self._codes_pay[column] = self._would_codes_pay(column)
+        return self._codes_pay[column] and not (column in self.dictionaries and self.dictionaries[column].overflowed)
+
+    def _would_codes_pay(self, column: int) -> bool:
         type_ = self.schema[column].type
         if not (pa.types.is_string(type_) or pa.types.is_binary(type_)):
-            return False
-        if column in self.dictionaries and self.dictionaries[column].overflowed:
             return False
         if not self._is_byte_array(column):
             return False

@@ -184,8 +184,10 @@ class Assembler:
                     free[out.is_mask].append(out_place)
         if boundaries > _MOST_BOUNDARIES:
             raise TooManyRegisters
+        instructions = np.array(code, dtype=INSTRUCTION)
         return Program(
-            np.array(code, dtype=INSTRUCTION),
+            instructions,
+            instructions.ctypes.data,
             tuple(self.tables),
             tuple(number in self._fixed for number in range(len(self.tables))),
             tuple(self.outputs),

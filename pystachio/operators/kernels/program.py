@@ -53,22 +53,18 @@ class _Run(ctypes.Structure):
     )
 
 
-def _address_of(array: np.ndarray) -> int:
-    """Of its first item; `array.ctypes.data` makes an object in Python for it."""
-    address: int = array.__array_interface__["data"][0]
-    return address
-
-
 class _Scratch(threading.local):
     """The registers of a thread, kept between runs."""
 
     def __init__(self) -> None:
         self._bytes = np.empty(0, dtype=np.uint8)
+        self._pointer = 0
 
     def pointer(self, nbytes: int) -> int:
         if len(self._bytes) < nbytes + _ALIGNMENT:
             self._bytes = np.empty(nbytes + _ALIGNMENT, dtype=np.uint8)
-        return -(-_address_of(self._bytes) // _ALIGNMENT) * _ALIGNMENT
+            self._pointer = -(-self._bytes.ctypes.data // _ALIGNMENT) * _ALIGNMENT
+        return self._pointer
 
 
 _scratch = _Scratch()
@@ -108,6 +104,8 @@ class Program:
     would be the same."""
 
     code: np.ndarray
+    address: int
+    """Of the code."""
     tables: tuple[torch.Tensor, ...]
     fixed: tuple[bool, ...]
     outputs: tuple[torch.dtype, ...]
@@ -121,6 +119,7 @@ class Program:
         """The same program on other tables, which look like its own."""
         return Program(
             self.code,
+            self.address,
             tables,
             self.fixed,
             self.outputs,
@@ -147,9 +146,10 @@ class Program:
         rows = sum([each.length for each in parts])
         library = native.library(None if self.expansions else rows)
         assert library is not None, "asked before the program was made"
-        code = self.code
+        code, address = self.code, self.address
         if changes:
             code = code.copy()
+            address = code.ctypes.data
             for change in changes:
                 code[change.instruction][change.constant] = signed(change.value)
         bank = (self.registers * 8 + self.masks) * VECTOR_ROWS
@@ -167,7 +167,7 @@ class Program:
             if each.rows is not None:
                 one.rows = each.rows.data_ptr()
         run = _Run(
-            _address_of(code),
+            address,
             len(code),
             ctypes.addressof(described),
             len(parts),

@@ -15,6 +15,7 @@ from weakref import ReferenceType, ref
 from pystachio.operators.batch import Batch, Schema
 from pystachio.operators.chunks.cache import ChunkCache
 from pystachio.operators.chunks.columns import ChunkColumns
+from pystachio.operators.column import Bounds
 from pystachio.operators.evaluate import Bound, bound_again, select
 from pystachio.operators.expressions import Expression
 from pystachio.operators.hot_columns import HotColumns
@@ -59,6 +60,8 @@ class _Known:
     """
 
     schema: Schema | None = None
+    bounds: tuple[Bounds | None, ...] | None = None
+    """Of the columns in the whole table."""
     matching: Matching = ()
     units: dict[Hashable, ScanUnits] = field(default_factory=dict)
     kept: dict[Hashable, object] = field(default_factory=dict)
@@ -159,7 +162,9 @@ class Scan:
         ctx.metrics.count("row groups pruned", planned.pruned_row_groups)
         ctx.metrics.count("bytes not read", planned.skipped_bytes)
         ctx.metrics.add_batch(rows_in=planned.pruned_rows, batches=0)
-        bounds = tuple(self.table.bounds(column) for column in self.columns)
+        bounds = self._known.bounds
+        if bounds is None:
+            bounds = self._known.bounds = tuple(self.table.bounds(column) for column in self.columns)
         dictionaries = self._dictionaries() if ctx.settings.dictionary_codes else {}
         hot = HotColumns(ctx.hot, dictionaries, bounds)
         reader = RowReader(
