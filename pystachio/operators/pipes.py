@@ -28,7 +28,7 @@ _JOB_SECONDS = 0.03
 may soon have all it wants."""
 
 
-_SMALL_SECONDS = 0.0005
+_SMALL_SECONDS = 0.0007
 """What was said to be small goes on as a job after this long."""
 
 

@@ -11,6 +11,7 @@ from pystachio.operators.batch import Batch
 from pystachio.operators.hot_columns import HotUnit, HotUnits
 from pystachio.operators.scans.pace import Pace
 from pystachio.operators.scans.rows import Piece, RowReader, ScanRows, UnitRows
+from pystachio.operators.scans.units import Unit
 from pystachio.operators.small import are_small
 
 _SMALL_SCAN_ROWS: Final = 1 << 12
@@ -28,11 +29,15 @@ class HotRows:
         self._reader: RowReader | None = None
 
     @staticmethod
-    def of_all(reader: RowReader, units: HotUnits, workers: int) -> HotRows:
-        """All rows of the units."""
+    def of_all(reader: RowReader, units: HotUnits, workers: int, order: Sequence[Unit] = ()) -> HotRows:
+        """All rows of the units; in this `order`, if there is one."""
         rows = HotRows(workers, reader.pace)
         rows._reader = reader
-        rows._waiting.extend(units.units)
+        if order:
+            by_unit = {id(hot.unit): hot for hot in units.units}
+            rows._waiting.extend([by_unit[id(unit)] for unit in order])
+        else:
+            rows._waiting.extend(units.units)
         rows._rows = units.rows
         return rows
 

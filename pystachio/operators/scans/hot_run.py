@@ -3,26 +3,28 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 
 from pystachio.operators.operator import Output
 from pystachio.operators.scans.hot_rows import HotRows
 from pystachio.operators.scans.ready import Left
 from pystachio.operators.scans.rows import RowReader
-from pystachio.operators.scans.units import ScanUnits
+from pystachio.operators.scans.units import ScanUnits, Unit
 from pystachio.operators.small import is_light
 from pystachio.runtime.context import Context
 from pystachio.runtime.failures import root_cause
 
 
-def rows_in_memory(ctx: Context, reader: RowReader, planned: ScanUnits) -> HotRows | None:
-    """The rows of all units, if the operators compute where they are and nothing is missing."""
+def rows_in_memory(ctx: Context, reader: RowReader, planned: ScanUnits, order: Sequence[Unit] = ()) -> HotRows | None:
+    """The rows of all units, if the operators compute where they are and nothing is missing. In this `order`, if it is
+    not that of the files."""
     if reader.hot is None or not planned.units or ctx.stream.device.type != "cpu":
         return None
     units = reader.hot.find_all(planned, reader.positions)
     if units is None:
         return None
     ctx.metrics.count("bytes from memory", units.nbytes)
-    return HotRows.of_all(reader, units, ctx.settings.workers)
+    return HotRows.of_all(reader, units, ctx.settings.workers, order)
 
 
 async def put_out(ctx: Context, out: Output, reader: RowReader, rows: HotRows) -> None:

@@ -7,7 +7,9 @@ from typing import Final
 _LEAST_SECONDS: Final = 0.0005
 """A turn of less does not pay: taking rows and starting a program costs about a tenth of a millisecond, in Python."""
 
-_BRIEF_SECONDS: Final = 0.0005
+_BRIEF_SECONDS: Final = 0.0007
+"""So long the loop does what a worker would do: about what it takes a worker that sleeps to begin and the loop to hear
+of its end, while others use the caches. Jobs under way and transfers wait as long for the loop."""
 
 _LEAST_ROWS: Final = 1 << 16
 _MOST_LEAST_ROWS: Final = 1 << 18
@@ -23,7 +25,7 @@ class Pace:
         self._seconds_per_row = 0.0
 
     def note(self, rows: int, seconds: float) -> None:
-        """So many rows took so long."""
+        """So many rows took so many seconds of a processor."""
         if rows >= _LEAST_ROWS:
             known, now = self._seconds_per_row, seconds / rows
             self._seconds_per_row = (known + now) / 2 if known else now
@@ -36,7 +38,7 @@ class Pace:
         return max(_LEAST_ROWS, min(_MOST_LEAST_ROWS, int(_LEAST_SECONDS / self._seconds_per_row)))
 
     def is_brief(self, rows: int) -> bool:
-        """Whether so many rows were gone through in less time than it takes to wake a worker and to hear of its end."""
+        """Whether so many rows take no longer than to wake a worker and to hear of its end, as far as is known."""
         return 0 < rows * self._seconds_per_row <= _BRIEF_SECONDS
 
     def jobs_for(self, rows: int) -> int:

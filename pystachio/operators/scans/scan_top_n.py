@@ -21,6 +21,7 @@ from pystachio.operators.kernels.selection import slice_batch
 from pystachio.operators.operator import Output, Produced
 from pystachio.operators.placement import to_device
 from pystachio.operators.scans.hot_rows import HotRows
+from pystachio.operators.scans.hot_run import put_out, rows_in_memory
 from pystachio.operators.scans.rows import ScanRows
 from pystachio.operators.scans.run import ScanRun
 from pystachio.operators.scans.scan import Scan
@@ -78,7 +79,11 @@ class ScanTopN:
         with await ctx.memory.reserve(0) as reservation:
             sink = _Sink(ctx, candidates.offer, lambda: best.nbytes, reservation)
             ordered = best_first(planned.units, self._positions[0], directions[0])
-            await ScanRun(ctx, sink, candidates, ordered, on_host=True).run()
+            rows = rows_in_memory(ctx, candidates, planned, ordered)
+            if rows is not None:
+                await put_out(ctx, sink, candidates, rows)
+            else:
+                await ScanRun(ctx, sink, candidates, ordered, on_host=True).run()
             if missing:
                 chosen = await ctx.stream.run(self._after_offset, best)
                 if chosen is None:
