@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import gc
 import threading
+from weakref import ref
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pystachio.runtime.hot_cache import HotCache
+from pystachio.runtime.hot_cache import HotCache, HotGroup
 
 
 def fill(cache: HotCache[int], keys: range, *, nbytes: int = 10, seconds: float = 1.0) -> None:
@@ -102,6 +105,95 @@ def test_hits_and_misses_are_counted() -> None:
     assert (seen.entries, seen.nbytes, seen.hits, seen.misses) == (3, 30, 3, 3)
     cache.clear()
     assert cache.statistics().evicted == 3
+
+
+def group_of(cache: HotCache[int], keys: range) -> HotGroup[int]:
+    group = cache.group(keys)
+    assert group is not None
+    return group
+
+
+def test_a_group_is_all_of_its_values_or_nothing() -> None:
+    cache: HotCache[int] = HotCache(1000)
+    fill(cache, range(10))
+    before = cache.statistics()
+    assert cache.group([*range(10), 10]) is None
+    assert cache.statistics() == before, "nothing was asked for"
+    group = group_of(cache, range(3, 7))
+    group.derived["sum"] = sum(group.values)
+    assert (group.values, group.nbytes) == ((3, 4, 5, 6), 40)
+    assert cache.ask_again(group)
+    assert group.derived == {"sum": 18}
+    assert cache.statistics().hits == before.hits + 8, "each key counts, each time"
+
+
+@pytest.mark.parametrize("how", ["evicted", "replaced", "cleared"])
+def test_a_group_breaks_up_with_the_first_value_that_goes(how: str) -> None:
+    cache: HotCache[int] = HotCache(1000)
+    fill(cache, range(10))
+    whole, other = group_of(cache, range(10)), group_of(cache, range(1, 10))
+    whole.derived["something"] = object()
+    if how == "evicted":
+        cache.shrink_to(95)
+    elif how == "replaced":
+        cache.offer(0, -1, nbytes=10, seconds=1.0)
+    else:
+        cache.clear()
+    assert not cache.ask_again(whole)
+    assert (whole.values, whole.derived) == ((), {})
+    assert cache.ask_again(other) == (kept(cache, range(1, 10)) == set(range(1, 10))) == (how != "cleared")
+    again = cache.group(range(10))
+    assert (None if again is None else again.values[0]) == (-1 if how == "replaced" else None)
+
+
+def test_what_is_asked_for_in_groups_stays_beside_a_scan() -> None:
+    cache: HotCache[int] = HotCache(500)
+    fill(cache, range(40))
+    group = group_of(cache, range(40))
+    for _ in range(5):
+        assert cache.ask_again(group)
+    fill(cache, range(1000, 1200))
+    assert cache.ask_again(group)
+
+
+def test_a_group_that_nobody_holds_is_gone() -> None:
+    cache: HotCache[int] = HotCache(1000)
+    fill(cache, range(10))
+    groups = [group_of(cache, range(10)) for _ in range(100)]
+    known = [ref(group) for group in groups]
+    kept_one = groups.pop()
+    del groups
+    cache.offer(50, 50, nbytes=1, seconds=1.0)
+    gc.collect()
+    assert sum(group() is not None for group in known) == 1
+    assert cache.ask_again(kept_one)
+
+
+@given(
+    st.lists(
+        st.one_of(
+            st.tuples(st.just("offer"), st.integers(0, 5), st.integers(1, 40)),
+            st.tuples(st.just("group"), st.integers(0, 5), st.integers(1, 6)),
+            st.tuples(st.just("shrink"), st.integers(0, 120), st.just(0)),
+        ),
+        max_size=60,
+    ),
+)
+def test_a_whole_group_has_what_is_kept(steps: list[tuple[str, int, int]]) -> None:
+    cache: HotCache[tuple[int, int]] = HotCache(100)
+    groups: list[HotGroup[tuple[int, int]]] = []
+    for number, (what, key, size) in enumerate(steps):
+        if what == "offer":
+            cache.offer(key, (key, number), nbytes=size, seconds=0.1)
+        elif what == "group":
+            made = cache.group(range(key, min(6, key + size)))
+            groups += [] if made is None else [made]
+        else:
+            cache.shrink_to(key)
+        for group in groups:
+            now = tuple(cache.get(key) for key in group.keys)
+            assert cache.ask_again(group) == (len(group.values) > 0)
+            assert group.values in ((), now)
 
 
 def test_many_threads() -> None:

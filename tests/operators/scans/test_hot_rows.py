@@ -149,24 +149,26 @@ STATEMENTS = [
 
 @pytest.mark.parametrize("threads", [1, 2, 4])
 @pytest.mark.parametrize("fusion", [True, False])
-def test_answers_from_memory_are_those_of_the_first_run(table: Path, threads: int, fusion: bool) -> None:
+def test_answers_from_memory_are_those_of_the_first_run(
+    table: Path, tmp_path: Path, threads: int, fusion: bool
+) -> None:
     oracle = duckdb.connect()
     oracle.execute(f"create view t as select * from '{table}'")
-    with pystachio.connect(threads=threads, fusion=fusion, chunk_cache=False) as session:
+    with pystachio.connect(threads=threads, fusion=fusion, chunk_cache_dir=str(tmp_path)) as session:
         session.register("t", table)
         for sql in STATEMENTS:
             wanted = sorted(map(str, oracle.execute(sql).fetchall()))
-            for _ in range(2):
+            for _ in range(4):
                 found = session.sql(sql).to_arrow()
                 assert sorted(map(str, zip(*(column.to_pylist() for column in found.columns)))) == wanted, sql
 
 
-def test_rows_that_are_put_out_in_several_runs(table: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rows_that_are_put_out_in_several_runs(table: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Columns that go through as they are stay beside those that are computed."""
     monkeypatch.setattr(segment, "_MOST_PUT_OUT", 2048)
     oracle = duckdb.connect()
     oracle.execute(f"create view t as select * from '{table}'")
-    with pystachio.connect(threads=2, chunk_cache=False) as session:
+    with pystachio.connect(threads=2, chunk_cache_dir=str(tmp_path)) as session:
         session.register("t", table)
         for sql in ("select id + 1, text, word, maybe, price * 2 from t", "select text, id from t where id % 3 = 1"):
             wanted = sorted(map(str, oracle.execute(sql).fetchall()))
@@ -177,8 +179,8 @@ def test_rows_that_are_put_out_in_several_runs(table: Path, monkeypatch: pytest.
 
 
 @pytest.mark.parametrize("threads", [1, 2])
-def test_a_limit_ends_a_scan_of_memory(table: Path, threads: int) -> None:
-    with pystachio.connect(threads=threads, chunk_cache=False) as session:
+def test_a_limit_ends_a_scan_of_memory(table: Path, tmp_path: Path, threads: int) -> None:
+    with pystachio.connect(threads=threads, chunk_cache_dir=str(tmp_path)) as session:
         session.register("t", table)
         for _ in range(3):
             assert session.sql("select id, text from t limit 5 offset 3").to_arrow().num_rows == 5

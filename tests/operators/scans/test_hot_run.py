@@ -1,0 +1,143 @@
+"""Scans that are in memory as a whole: found in one step, put out rightly, and found missing when something goes."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+import pystachio
+from pystachio.operators.batch import Batch
+from pystachio.operators.hot_columns import HotColumns
+from pystachio.operators.project import ProjectTransform
+from pystachio.operators.scans.hot_rows import HotRows
+from pystachio.operators.scans.units import ScanUnits, Unit
+
+ROWS = 200_000
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two files: the second one has other values, wider integers, and texts that the first one lacks."""
+    path = tmp_path_factory.mktemp("files")
+    for number, reach in enumerate((100, 1_000_000)):
+        random = np.random.default_rng(number)
+        values = random.integers(0, reach, ROWS)
+        table = pa.table(
+            {
+                "id": np.arange(ROWS) + number * ROWS,
+                "v": pa.array(values, mask=random.random(ROWS) < 0.1 * number),
+                "t": [f"{'word' if number else 'text'} {value % 50}" for value in values.tolist()],
+            }
+        )
+        pq.write_table(table, path / f"{number}.parquet", row_group_size=30_000)
+    return path
+
+
+@pytest.fixture
+def session(folder: Path, tmp_path: Path) -> Iterator[pystachio.Session]:
+    with pystachio.connect(threads=2, chunk_cache_dir=str(tmp_path)) as opened:
+        opened.register("t", str(folder / "*.parquet"))
+        yield opened
+
+
+STATEMENTS = (
+    "select count(*) c, sum(v) s, min(id) i from t where v > 50",
+    "select t, count(*) c, sum(v) s from t group by t order by t",
+    "select id, v, t from t where v between 40 and 42 order by id limit 20",
+    "select id, t from t order by t desc, id limit 7",
+    "select t, id from t where t <> 'word 49' and id % 3 = 0 order by t desc, id desc limit 9 offset 2",
+    "select a.t, count(*) c from t a join t b on a.id = b.v where b.id < 1000 group by a.t order by a.t",
+)
+
+
+def expected(folder: Path, sql: str) -> list[tuple[Any, ...]]:
+    with duckdb.connect() as peer:
+        peer.execute(f"create view t as from '{folder}/*.parquet'")
+        return peer.execute(sql).fetchall()
+
+
+def rows_of(found: pa.Table) -> list[tuple[Any, ...]]:
+    return [tuple(row.values()) for row in found.to_pylist()]
+
+
+@pytest.mark.parametrize("sql", STATEMENTS)
+def test_the_third_run_looks_for_nothing_unit_by_unit(
+    session: pystachio.Session, folder: Path, sql: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wanted = expected(folder, sql)
+    for _ in range(3):
+        assert rows_of(session.sql(sql).to_arrow()) == wanted
+    looked_for: list[Unit] = []
+    one_by_one = HotColumns.find
+
+    def find(self: HotColumns, unit: Unit, positions: tuple[int, ...]) -> Any:
+        looked_for.append(unit)
+        return one_by_one(self, unit, positions)
+
+    monkeypatch.setattr(HotColumns, "find", find)
+    assert rows_of(session.sql(sql).to_arrow()) == wanted
+    late = len({unit.groups for unit in looked_for}) < 14
+    assert not looked_for or ("limit" in sql and late), "only the few units of a top-N's last step"
+
+
+@pytest.mark.parametrize("sql", STATEMENTS)
+def test_what_is_dropped_is_read_again(
+    session: pystachio.Session, folder: Path, sql: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before any step, and between finding all and using it."""
+    wanted, dropped = expected(folder, sql), []
+    find_all = HotColumns.find_all
+
+    def find(self: HotColumns, planned: ScanUnits, positions: tuple[int, ...]) -> Any:
+        found = find_all(self, planned, positions)
+        dropped.append(found is not None)
+        self.cache.shrink_to(self.cache.nbytes // 2)
+        return found
+
+    monkeypatch.setattr(HotColumns, "find_all", find)
+    for _ in range(4):
+        assert rows_of(session.sql(sql).to_arrow()) == wanted
+    assert not all(dropped)
+
+
+def test_a_dictionary_that_has_grown_is_the_one_of_all_units(folder: Path, tmp_path: Path) -> None:
+    with pystachio.connect(threads=2, chunk_cache_dir=str(tmp_path)) as session:
+        session.register("t", str(folder / "*.parquet"))
+        narrow = "select t, count(*) c from t where id < 90000 group by t order by t"
+        whole = "select t, count(*) c from t group by t order by t"
+        for _ in range(3):  # the first file's texts, then all
+            assert rows_of(session.sql(narrow).to_arrow()) == expected(folder, narrow)
+        for _ in range(3):
+            for sql in (whole, narrow):
+                assert rows_of(session.sql(sql).to_arrow()) == expected(folder, sql)
+
+
+def test_waiting_is_not_taken_for_work(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """How fast rows are gone through says how many are worth a worker: what a thread waits for its turn does not."""
+    noted: list[float] = []
+    naps: list[float] = []
+    process = ProjectTransform.process
+
+    def sleepy(self: ProjectTransform, batch: Batch) -> Iterator[Batch]:
+        began = time.monotonic()
+        time.sleep(0.02)
+        naps.append(time.monotonic() - began)
+        yield from process(self, batch)
+
+    monkeypatch.setattr(HotRows, "took", lambda _self, _taken, seconds: noted.append(seconds))
+    monkeypatch.setattr(ProjectTransform, "process", sleepy)
+    with pystachio.connect(threads=2, chunk_cache_dir=str(tmp_path), fusion=False) as session:
+        session.register("t", folder / "0.parquet")
+        for _ in range(3):
+            naps.clear()
+            assert session.sql("select id + 1 as n, t from t").to_arrow().num_rows == ROWS
+    assert noted
+    assert sum(noted) < 0.5 * sum(naps)
