@@ -216,8 +216,10 @@ class JobQueue(Generic[J]):
 
     def _may_start(self, queue: _PlanQueue[J], is_held: bool) -> bool:
         if not is_held or queue.priority == PriorityClass.INTERACTIVE:
+            if self.running < self._workers:
+                return True
             not_less_urgent = sum(lane.running for lane in self._lanes[: queue.priority + 1])
-            if self.running < self._workers or not_less_urgent < self._workers:
+            if not_less_urgent < self._workers:
                 return True
         lane = self._lanes[queue.priority]
         return lane.running < self._workers and lane.balance >= queue.mean_seconds

@@ -12,18 +12,21 @@ class Slot(Generic[T]):
     """Set once, awaited by any number of tasks on the same loop."""
 
     def __init__(self) -> None:
-        self._set = asyncio.Event()
+        self.is_set = False
         self._value: T
-
-    @property
-    def is_set(self) -> bool:
-        return self._set.is_set()
+        self._was_set: asyncio.Event | None = None
+        """Once somebody waits."""
 
     def set(self, value: T) -> None:
-        assert not self._set.is_set(), "a slot is assigned once"
+        assert not self.is_set, "a slot is assigned once"
         self._value = value
-        self._set.set()
+        self.is_set = True
+        if self._was_set is not None:
+            self._was_set.set()
 
     async def wait(self) -> T:
-        await self._set.wait()
+        if not self.is_set:
+            if self._was_set is None:
+                self._was_set = asyncio.Event()
+            await self._was_set.wait()
         return self._value

@@ -326,7 +326,8 @@ def _table(trace: Trace, expression: Expression, fields: Fields) -> tuple[Symbol
     if high - low >= min(_MOST_TABULATED, max(trace.rows, 1)):
         raise NotTraceable("an expression over a wide range of values")
     single = shift_fields(expression, lambda _: 0)
-    values = FixedColumn(symbol.type, torch.arange(low, high + 1, dtype=symbol.dtype), None, symbol.bounds)
+    numbers = (torch.arange(high - low + 1) + low).to(symbol.dtype)  # high + 1 may be none of 64 bits
+    values = FixedColumn(symbol.type, numbers, None, symbol.bounds)
     try:
         result = evaluate(single, Batch((values,), len(values), None))
         if symbol.valid is None:

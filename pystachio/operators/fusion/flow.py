@@ -98,6 +98,7 @@ class Flow:
         producer.metrics.add_batch(rows_in=seen, batches=0)
         together: list[SegmentRows] = []
         segment: Segment | None = None
+        takes_many = False
         written: Written | None = None
         look: Look = ()
         for each in rows:
@@ -107,9 +108,9 @@ class Flow:
                 columns: Sequence[Column | None] = ready.columns
                 if (
                     written is None
-                    or segment is None
-                    or not segment.takes_many
+                    or not takes_many
                     or ready.look != look
+                    or not ready.are_addressable
                     or not ready.is_within(written.bounds)
                 ):
                     written, look = self._written_for(0, ready, length, each), ready.look
@@ -118,10 +119,11 @@ class Flow:
                         columns = own.narrowed(columns, start, stop)
                     if own is not None and not own.fits(columns, length if own.takes_many else each.length):
                         own = None
-            if segment is not None and (own is not segment or not segment.takes_many):
+            if segment is not None and (own is not segment or not takes_many):
                 yield from self._run(segment, together, each, producer)
                 together = []
-            segment = own
+            if own is not segment:
+                segment, takes_many = own, own is not None and own.takes_many
             if own is None:
                 for batch in each.batches():
                     producer.metrics.add_batch(rows_out=batch.length, nbytes=batch.nbytes)

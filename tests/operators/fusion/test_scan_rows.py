@@ -12,7 +12,10 @@ from pystachio.operators.column import FixedColumn
 from pystachio.operators.expressions import Expression
 from pystachio.operators.filter import Filter
 from pystachio.operators.fusion import flow
+from pystachio.operators.hot_columns import HotUnit
 from pystachio.operators.runtime_filter import RuntimeFilter, filter_of_keys
+from pystachio.operators.scans.hot_rows import HotRows
+from pystachio.operators.scans.pace import Pace
 from pystachio.operators.scans.rows import FilterUse, Piece, RowReader, ScanRows
 from tests.operators.fusion.chains import WORDS, Given, agree, call, codes, dictionary_of, integers, lit, ref, schema_of
 from tests.operators.fusion.test_aggregates import summed
@@ -71,6 +74,45 @@ def test_random_scans(harness: Any, seed: int) -> None:
         return Filter(given, keep) if then else given
 
     agree(harness, chain, ordered=True)
+
+
+@pytest.mark.parametrize("seed", [*range(24), 59])
+def test_random_scans_of_memory(harness: Any, seed: int) -> None:
+    """Several units at once, and again with what the first run has worked out for their columns."""
+    r = random.Random(seed)
+    trees, words = Trees(r), dictionary_of(WORDS)
+    output = tuple(r.sample(range(len(SCHEMA)), r.choice([1, 5, len(SCHEMA)])))
+    schema = tuple(SCHEMA[position] for position in output)
+    units = [
+        HotUnit(None, dict(enumerate(table(r, rows, words, nulls=r.choice([0.0, 0.3]), shift=shift).columns)))  # type: ignore[arg-type]
+        for rows, shift in ((r.choice([1, 500, 3000]), r.choice([0, 0, 0, 50])) for _ in range(6))
+    ]
+    for predicate in (None, trees.flag(1), trees.flag(2)):
+
+        def chain(predicate: Expression | None = predicate) -> Any:
+            reader = RowReader(predicate, (), output, {}, (None,) * len(SCHEMA), 700)
+            rows = HotRows(1, Pace())
+            for hot in units:
+                whole = Piece(0, len(hot.columns[0]), None)
+                rows.add(ScanRows(reader, hot.columns, whole, is_tested=False, hot=hot))
+            return Given((rows,), schema)
+
+        agree(harness, chain, ordered=True)
+
+
+def test_units_that_programs_cannot_address(harness: Any) -> None:
+    """One among others that look the same."""
+    schema = schema_of(INT)
+    units = [FixedColumn(INT, values) for values in (torch.arange(3000), torch.arange(6000)[::2], torch.arange(3000))]
+    few = call("lt", ref(schema, 0), integer(1000))
+
+    def chain() -> Any:
+        rows = HotRows(1, Pace())
+        for part in scanned(units, few):
+            rows.add(part)
+        return summed(Given((rows,), schema), (), 0)
+
+    agree(harness, chain)
 
 
 def scanned(columns: list[FixedColumn], predicate: Expression | None = None) -> tuple[ScanRows, ...]:
