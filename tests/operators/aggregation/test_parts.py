@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pyarrow as pa
 import pytest
@@ -15,6 +16,7 @@ from pystachio.operators.batch import Batch, Field
 from pystachio.operators.column import BytesColumn, Column, ViewColumn
 from pystachio.operators.kernels import native
 from pystachio.operators.kernels.selection import slice_batch, take_late
+from pystachio.operators.kernels.texts import hash_texts
 
 pytestmark = pytest.mark.skipif(native.library() is None, reason="needs the compiled library")
 
@@ -55,6 +57,7 @@ def test_texts_stay_where_they_lie_and_count_once() -> None:
             (column,) = rows.columns
             assert isinstance(column, ViewColumn)
             assert column.hashes is not None
+            assert torch.equal(column.hashes, hash_texts(replace(column, hashes=None))), "each row's own"
             found += column_to_arrow(column).to_pylist()
     assert sorted(found, key=str) == sorted(TEXTS, key=str)
     groups = [
