@@ -59,7 +59,7 @@ class LinkQueue:
         if flow.sole is None and waiting[0] is entry:
             flow.note_ready(line)
         if line.parked_on is not None:
-            if waiting[0] is entry or progress.has_credit:
+            if waiting[0] is entry or (line.budget is not None and progress.has_credit):
                 # It was parked for what another transfer needs.
                 self.unpark(line, now)
         elif not flow.backlogged or not self._is_fair:
@@ -384,7 +384,8 @@ class LinkQueue:
         """The line is the next one of the first flow of its lane."""
         flow = line.flow
         # Credit may be kept while waiting for what devices give back by themselves, but not the other way round.
-        self._drop_reservations(line, keep=None if resource is line.budget else line.budget)
+        if line.reserved:
+            self._drop_reservations(line, keep=None if resource is line.budget else line.budget)
         line.parked_on = resource
         if flow.next_line() is None:
             self.lanes.leave_first(flow.lane, flow)
@@ -456,7 +457,8 @@ class LinkQueue:
         """It was served, or nothing waits in it: it has no place to keep."""
         line.ticket = 0
         line.was_missed = False
-        self._drop_reservations(line)
+        if line.reserved:
+            self._drop_reservations(line)
 
     def _drop_reservations(self, line: Line, keep: Resource | None = None) -> None:
         kept: tuple[Resource, ...] = ()

@@ -71,11 +71,12 @@ class Waiters:
 
     def add(self, line: Line) -> None:
         groups = self._lanes[line.lane]
-        insort(groups.setdefault(self._group(line), []), (line.ticket, line))
+        name = "" if self._budget is None else line.plan_id
+        insort(groups.setdefault(name, []), (line.ticket, line))
         self.count += 1
 
     def remove(self, line: Line) -> None:
-        groups, name = self._lanes[line.lane], self._group(line)
+        groups, name = self._lanes[line.lane], "" if self._budget is None else line.plan_id
         group = groups[name]
         del group[bisect_left(group, (line.ticket, line))]
         if not group:
@@ -122,13 +123,10 @@ class Waiters:
         return self.reserved_bytes
 
     def _first_of(self, groups: dict[str, list[tuple[int, Line]]]) -> Line:
+        if len(groups) == 1:
+            return next(iter(groups.values()))[0][1]
         heads = [group[0] for group in groups.values()]
-        if len(heads) == 1:
-            return heads[0][1]
         return min(heads, key=lambda head: (self._held(head[1]), head[0]))[1]
-
-    def _group(self, line: Line) -> str:
-        return "" if self._budget is None else line.plan_id
 
     def _held(self, line: Line) -> int:
         return 0 if self._budget is None else self._budget.held(line.plan_id)
@@ -162,7 +160,9 @@ class PeerBudget:
 
     def has_room(self, line: Line, length: int, now: float) -> bool:
         """A chunk larger than the whole budget fits when nothing else is there."""
-        used = self.used + self.waiters.reserved_against(line, line.lane)
+        used = self.used
+        if self.waiters.reserved_for is not None:
+            used += self.waiters.reserved_against(line, line.lane)
         return not used or used + length <= self.nbytes
 
     def take(self, length: int) -> None:

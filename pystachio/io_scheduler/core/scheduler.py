@@ -424,12 +424,20 @@ class Scheduler:
         """
         unfilled, freed = self._agenda.unfilled, self._agenda.freed
         while unfilled or freed:
-            freed.update((queue, None) for queue in unfilled if queue.waiters.count)
+            for queue in unfilled:
+                if queue.waiters.count:
+                    freed[queue] = None
             resources = tuple(freed)
             freed.clear()
-            # What is parked on a link may have held back what waits for it itself.
-            unfilled.update((resource, None) for resource in resources if isinstance(resource, LinkQueue))
-            turns = [turn for resource in resources if (turn := self._give_turn(resource, now)) is not None]
+            turns: list[tuple[Resource, Line]] = []
+            for resource in resources:
+                if isinstance(resource, LinkQueue):
+                    # What is parked on a link may have held back what waits for it itself.
+                    unfilled[resource] = None
+            for resource in resources:
+                turn = self._give_turn(resource, now) if resource.waiters.count else None
+                if turn is not None:
+                    turns.append(turn)
             queues = sorted(unfilled, key=LinkQueue.rank) if len(unfilled) > 1 else tuple(unfilled)
             unfilled.clear()
             for queue in queues:
