@@ -17,6 +17,8 @@ from pystachio.io_scheduler.core.events import (
     TransfersCancelled,
     TransfersSubmitted,
 )
+from pystachio.io_scheduler.core.flow import Line
+from pystachio.io_scheduler.core.link_queue import LinkQueue
 from pystachio.io_scheduler.core.policy import POLICIES
 from pystachio.io_scheduler.core.request import Extent, Link, LinkLimits, PriorityClass, Transfer
 from pystachio.io_scheduler.core.scheduler import Scheduler
@@ -561,6 +563,26 @@ def test_no_more_than_its_cap_is_under_way_with_a_peer() -> None:
         link.step()
     assert not link.inside
     assert link.moved == {"p": 10 * CHUNK, "q": 20 * CHUNK}
+
+
+def test_who_comes_behind_others_wakes_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A line that is parked for its peer waits for its head's sake; a more critical transfer is another head."""
+    woken: list[Line] = []
+    unpark = LinkQueue.unpark
+
+    def counting(self: LinkQueue, line: Line, now: float) -> None:
+        woken.append(line)
+        unpark(self, line, now)
+
+    monkeypatch.setattr(LinkQueue, "unpark", counting)
+    link = SerialLink(chunks=6, peer_bytes=CHUNK)
+    link.plan("p", NORMAL)
+    first, second, *behind = [link.submit("p", peer="x") for _ in range(5)]
+    assert (len(link.inside), woken) == (1, [])
+    critical = link.submit("p", peer="x", criticality=1)
+    assert len(woken) == 1
+    link.drain()
+    assert sorted(link.ended_at, key=link.ended_at.__getitem__) == [first, critical, second, *behind]
 
 
 def test_a_plan_has_its_share_however_many_peers_it_has() -> None:
