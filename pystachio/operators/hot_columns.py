@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import Final
 
 from pystachio.operators.batch import column_nbytes
@@ -54,7 +54,7 @@ class HotColumns:
         if not self.cache.enabled or not positions:
             return None
         coded = self._coded
-        known = (positions, coded, self._widths)
+        known = (positions, coded, tuple(self.dictionaries), self._widths)
         group = planned.hot.get(known)
         if group is None or not self.cache.ask_again(group):
             group = self.cache.group([key for unit in planned.units for key in self._keys(unit, positions, coded)])
@@ -63,9 +63,10 @@ class HotColumns:
             if len(planned.hot) >= _MOST_GROUPS:
                 planned.hot.clear()
             planned.hot[known] = group
-        values, derived = group.values, group.derived
+        derived = group.derived
+        values = group.values  # if there still are some, nothing was dropped before this
         if not values:
-            return None  # since then something was dropped
+            return None
         found = derived.get("units")
         dictionaries = tuple(shared.current for shared in self.dictionaries.values())
         if not isinstance(found, HotUnits) or any(
@@ -129,7 +130,7 @@ class HotColumns:
         # Of values that hash without Python code: this is asked for each column of each unit.
         return version.path, version.size, version.mtime_ns, unit.groups, unit.columns[position], decoded_as
 
-    @property
+    @cached_property
     def _widths(self) -> tuple[int | None, ...]:
         return _widths_of(self.bounds)
 

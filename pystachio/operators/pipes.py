@@ -14,7 +14,7 @@ from pystachio.operators.filter import Filter
 from pystachio.operators.fusion.flow import Flow, can_fuse
 from pystachio.operators.operator import NotWanted, Produced, Streaming, Transform
 from pystachio.operators.project import Project
-from pystachio.operators.small import MOST_COLUMNS, is_light
+from pystachio.operators.small import BRIEF_SECONDS, MOST_COLUMNS, is_light
 from pystachio.runtime.channels import Channel, Receiver
 from pystachio.runtime.context import Context
 from pystachio.runtime.slots import Slot
@@ -26,10 +26,6 @@ _FIRST_JOB_SECONDS = 0.01
 _JOB_SECONDS = 0.03
 """And after this long, so that a plan can be cancelled and others get their turn; first earlier, because the consumer
 may soon have all it wants."""
-
-
-_SMALL_SECONDS = 0.0007
-"""What was said to be small goes on as a job after this long."""
 
 
 @dataclass(slots=True)
@@ -157,7 +153,7 @@ class Pipe:
         ended, seconds = False, _FIRST_JOB_SECONDS
         while not ended:
             if small:
-                produced, ended = await ctx.stream.run_small(_pull, batches, _SMALL_SECONDS)
+                produced, ended = await ctx.stream.run_small(_pull, batches, BRIEF_SECONDS)
             else:
                 produced, ended = await ctx.stream.run(_pull, batches, seconds)
                 seconds = _JOB_SECONDS

@@ -12,6 +12,10 @@ from pystachio.operators.column import Column, Dictionary, DictionaryColumn
 from pystachio.operators.expressions import Call, Expression, FieldReference, InList, Literal, ScalarSubquery, children
 from pystachio.operators.functions.operands import is_text
 
+BRIEF_SECONDS: Final = 0.0007
+"""So long the loop does what a worker would do: about what it takes a worker that sleeps to begin and the loop to hear
+of its end, while others use the caches. Jobs under way and transfers wait as long for the loop."""
+
 _MOST_ROWS: Final = 1 << 10
 _MOST_BYTES: Final = 1 << 16
 MOST_COLUMNS: Final = 24

@@ -22,7 +22,9 @@ _LEAST_REMEMBERED = 1 << 14
 """Keys whose uses are counted, whether kept or not; uses are halved when there are more than a few per kept key."""
 _REMEMBERED_PER_ENTRY = 4
 _FEW_GROUPS = 16
-"""With as many, an entry lets go of those that nobody holds any more."""
+"""An entry that has as many, or twice as many as it needed last, lets go of those that nobody holds any more."""
+_MOST_ASKED = 32
+"""Groups whose uses are not counted for each key yet; the cache holds them as long."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +67,7 @@ class _Entry(Generic[V]):
     position: int
     """In the list of keys."""
     groups: list[ReferenceType[HotGroup[V]]] = field(default_factory=list)
+    most_groups: int = _FEW_GROUPS
 
 
 class HotCache(Generic[V]):
@@ -119,8 +122,9 @@ class HotCache(Generic[V]):
             group = HotGroup(keys, [entry.value for entry in entries], sum(entry.nbytes for entry in entries))
             known = ref(group)
             for entry in entries:
-                if len(entry.groups) >= _FEW_GROUPS:
+                if len(entry.groups) >= entry.most_groups:
                     entry.groups = [each for each in entry.groups if each() is not None]
+                    entry.most_groups = max(_FEW_GROUPS, 2 * len(entry.groups))
                 entry.groups.append(known)
         return group if self.ask_again(group) else None
 
@@ -130,6 +134,8 @@ class HotCache(Generic[V]):
             if not group.is_whole:
                 return False
             if not group.uses:
+                if len(self._asked) >= _MOST_ASKED:
+                    self._count_uses_of_groups()
                 self._asked.append(group)
             group.uses += 1
             self._hits += len(group.keys)

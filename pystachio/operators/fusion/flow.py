@@ -74,6 +74,7 @@ class Flow:
             yield settled_batch(batch)
             return
         if self.fused:
+            batch = Batch(tuple(map(with_measured_bounds, batch.columns)), batch.length, batch.ready)
             ready = Prepared.of(batch.columns)
             segment = self._segment(self._written_for(stage, ready, batch.length, None), ready)
             if segment is not None and segment.fits(ready.columns, batch.length):
@@ -81,7 +82,6 @@ class Flow:
                     self._count(run, stage, segment.stages, 0, run.rows)
                     yield from self._onward(run, stage + segment.stages)
                 return
-            batch = Batch(tuple(map(with_measured_bounds, batch.columns)), batch.length, batch.ready)
         transform, ctx = self.chain[stage]
         ctx.metrics.add_batch(rows_in=batch.length, batches=0)
         for made in timed(transform.process(batch), ctx):

@@ -43,7 +43,7 @@ class Prepared:
     def of(columns: Sequence[Column | None]) -> Prepared:
         # Decoders know the ranges of what they make; nobody else needs to.
         whole = tuple([None if column is None else with_measured_bounds(column) for column in columns])
-        return Prepared(whole, look_of(whole), all(map(is_addressable, whole)))
+        return Prepared(whole, tuple(map(_look, whole)), all(map(_is_addressable, whole)))
 
     def is_within(self, bounds: Sequence[Bounds | None]) -> bool:
         """`are_within`; asked again for the same ones, nothing is compared."""
@@ -58,7 +58,7 @@ class Prepared:
         """The address of the first row of each input, and the bytes from one row to the next."""
         known = self._located
         if known[0] is not inputs:
-            known = self._located = inputs, [location(self.columns[each.position], each.part) for each in inputs]
+            known = self._located = inputs, [_location(self.columns[each.position], each.part) for each in inputs]
         return known[1]
 
 
@@ -82,7 +82,7 @@ def are_within(columns: Sequence[Column | None], bounds: Sequence[Bounds | None]
     return True
 
 
-def location(column: Column | None, part: Part) -> tuple[int, int]:
+def _location(column: Column | None, part: Part) -> tuple[int, int]:
     """The address of the first row, and the bytes from one row to the next."""
     assert column is not None
     if part is Part.VALIDITY:
@@ -98,17 +98,13 @@ def location(column: Column | None, part: Part) -> tuple[int, int]:
     return tensor.data_ptr(), tensor.itemsize
 
 
-def is_addressable(column: Column | None) -> bool:
+def _is_addressable(column: Column | None) -> bool:
     """Whether programs can read it at its address."""
     match column:
         case FixedColumn(values=values, validity=validity) | DictionaryColumn(codes=values, validity=validity):
             return values.is_contiguous() and (validity is None or validity.is_contiguous())
         case _:
             return column is None or column.validity is None or column.validity.is_contiguous()
-
-
-def look_of(columns: Sequence[Column | None]) -> Look:
-    return tuple(map(_look, columns))
 
 
 def _look(column: Column | None) -> Hashable:

@@ -12,7 +12,7 @@ from pystachio.operators.hot_columns import HotUnit, HotUnits
 from pystachio.operators.scans.pace import Pace
 from pystachio.operators.scans.rows import Piece, RowReader, ScanRows, UnitRows
 from pystachio.operators.scans.units import Unit
-from pystachio.operators.small import are_small
+from pystachio.operators.small import are_small, is_light
 
 _SMALL_SCAN_ROWS: Final = 1 << 12
 
@@ -57,11 +57,13 @@ class HotRows:
 
     @property
     def is_small(self) -> bool:
-        """Whether it takes no longer to go through them than to send them to a worker and back."""
-        return self._pace.is_brief(self._rows) or (
-            self._rows <= _SMALL_SCAN_ROWS
-            and are_small(column for rows in self._waiting for column in rows.columns.values())
-        )
+        """Whether it takes no longer to test them and go through them than to send them to a worker and back."""
+        if not self._pace.is_brief(self._rows) and (
+            self._rows > _SMALL_SCAN_ROWS
+            or not are_small(column for rows in self._waiting for column in rows.columns.values())
+        ):
+            return False
+        return self._reader is None or self._reader.predicate is None or is_light((self._reader.predicate,))
 
     def add(self, rows: ScanRows) -> None:
         """Untested rows of a unit; in the order of the file."""

@@ -10,7 +10,6 @@ from pystachio.operators.scans.hot_rows import HotRows
 from pystachio.operators.scans.ready import Left
 from pystachio.operators.scans.rows import RowReader
 from pystachio.operators.scans.units import ScanUnits, Unit
-from pystachio.operators.small import is_light
 from pystachio.runtime.context import Context
 from pystachio.runtime.failures import root_cause
 
@@ -27,12 +26,11 @@ def rows_in_memory(ctx: Context, reader: RowReader, planned: ScanUnits, order: S
     return HotRows.of_all(reader, units, ctx.settings.workers, order)
 
 
-async def put_out(ctx: Context, out: Output, reader: RowReader, rows: HotRows) -> None:
+async def put_out(ctx: Context, out: Output, rows: HotRows) -> None:
     """All of them, by as many jobs at once as they are worth."""
     left = Left(0, (rows,))
     jobs = min(ctx.settings.workers, rows.jobs)
-    tests = () if reader.predicate is None else (reader.predicate,)
-    small = rows.is_small and is_light(tests)
+    small = rows.is_small
 
     async def put_out_some() -> None:
         left.job_began()

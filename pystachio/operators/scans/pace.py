@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from typing import Final
 
+from pystachio.operators.small import BRIEF_SECONDS
+
 _LEAST_SECONDS: Final = 0.0005
 """A turn of less does not pay: taking rows and starting a program costs about a tenth of a millisecond, in Python."""
-
-_BRIEF_SECONDS: Final = 0.0007
-"""So long the loop does what a worker would do: about what it takes a worker that sleeps to begin and the loop to hear
-of its end, while others use the caches. Jobs under way and transfers wait as long for the loop."""
 
 _LEAST_ROWS: Final = 1 << 16
 _MOST_LEAST_ROWS: Final = 1 << 18
@@ -39,7 +37,7 @@ class Pace:
 
     def is_brief(self, rows: int) -> bool:
         """Whether so many rows take no longer than to wake a worker and to hear of its end, as far as is known."""
-        return 0 < rows * self._seconds_per_row <= _BRIEF_SECONDS
+        return 0 < rows * self._seconds_per_row <= BRIEF_SECONDS
 
     def jobs_for(self, rows: int) -> int:
         """How many jobs so many rows are worth."""

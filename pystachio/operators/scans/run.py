@@ -1,5 +1,5 @@
-"""One run of a scan on the loop: reads ahead of the decoders, under reservations. One worker job for each unit that is
-read; one for each worker takes from all rows that are in memory.
+"""One run of a scan that is not in memory as a whole, on the loop: reads ahead of the decoders, under reservations. One
+worker job for each unit that is read; one for each worker takes from all rows that are in memory.
 
 When fewer units than workers are left, each of them is spread over the workers: column by column, then in slices.
 """
@@ -23,7 +23,6 @@ from pystachio.operators.scans.hot_rows import HotRows, gathered
 from pystachio.operators.scans.ready import Left, Ready, Window
 from pystachio.operators.scans.rows import Piece, RowReader, ScanRows, UnitRows
 from pystachio.operators.scans.units import Unit, in_turns
-from pystachio.operators.small import is_light
 from pystachio.runtime.context import Context
 from pystachio.runtime.failures import root_cause
 from pystachio.runtime.memory import Reservation, Tier
@@ -239,8 +238,7 @@ class ScanRun:
     async def _put_out_hot(self, hot: HotRows) -> None:
         self._left.job_began()
         if self._on_host:
-            tests = () if self._reader.predicate is None else (self._reader.predicate,)
-            small = self._ready.is_complete and hot.is_small and is_light(tests)
+            small = self._ready.is_complete and hot.is_small
             await self._out.emit(lambda: (hot,), last=self._left.job_ended, small=small)
         else:
             while taken := hot.take():

@@ -1,8 +1,9 @@
 """The scan: rows of a registered table that pass a predicate and runtime filters.
 
-Row groups that statistics rule out are never read. The others are read ahead of the decoders in units, under transient
-reservations; workers decode, select and put out one unit per job. Usually a unit's columns come in one read; once most
-units turn out to have no surviving row, the columns that are only put out are read separately, after the selection.
+Row groups that statistics rule out are never read. If all others are in memory, they are put out from there (`hot_run`).
+Else they are read ahead of the decoders in units, under transient reservations; workers decode, select and put out one
+unit per job. Usually a unit's columns come in one read; once most units turn out to have no surviving row, the columns
+that are only put out are read separately, after the selection.
 """
 
 from __future__ import annotations
@@ -141,7 +142,7 @@ class Scan:
             return
         rows = rows_in_memory(ctx, reader, planned)
         if rows is not None:
-            await put_out(ctx, out, reader, rows)
+            await put_out(ctx, out, rows)
             return
         run = ScanRun(ctx, out, reader, planned.units)
         await run.run()

@@ -81,7 +81,7 @@ class ScanTopN:
             ordered = best_first(planned.units, self._positions[0], directions[0])
             rows = rows_in_memory(ctx, candidates, planned, ordered)
             if rows is not None:
-                await put_out(ctx, sink, candidates, rows)
+                await put_out(ctx, sink, rows)
             else:
                 await ScanRun(ctx, sink, candidates, ordered, on_host=True).run()
             if missing:

@@ -10,24 +10,21 @@ import threading
 from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
 from functools import cached_property
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
 import torch
 
 from pystachio.operators.batch import Batch
-from pystachio.operators.column import BytesColumn, Column, Dictionary, DictionaryColumn, FixedColumn
-from pystachio.operators.distinct import result_on_distinct
-from pystachio.operators.evaluate import evaluate, select
-from pystachio.operators.kernels import primitives
-from pystachio.operators.kernels.host_memory import taken
+from pystachio.operators.column import BytesColumn, Column, FixedColumn
+from pystachio.operators.evaluate import select
 from pystachio.operators.kernels.ordering import Direction, sort_order
 from pystachio.operators.kernels.selection import concat_batches, plain, slice_column, take, take_batch
-from pystachio.operators.kernels.strings import index
 from pystachio.operators.kernels.thresholds import KeyThreshold, Threshold, may_be_first
 from pystachio.operators.parquet.statistics import ChunkStatistics
 from pystachio.operators.scans.rows import Piece, RowReader, ScanRows, narrow
+from pystachio.operators.scans.top_n_codes import CodeTest
 from pystachio.operators.scans.units import Unit
 
 _FIRST_ROWS: Final = 1 << 12
@@ -139,31 +136,6 @@ class Beginning:
             self._lock.release()
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _Candidates:
-    """For each value of the dictionary of the first key, whether rows that have it may be before the threshold, or tie
-    with it; if they `are_tested`, only such as pass the predicate."""
-
-    threshold: Threshold
-    dictionary: Dictionary
-    are_candidates: torch.Tensor
-    are_tested: bool
-
-
-@dataclass(slots=True, eq=False)
-class _Codes:
-    """What was last worked out for codes. Several threads may set it."""
-
-    known: _Candidates | None = None
-
-
-class _Coded(NamedTuple):
-    """Positions (int64, ascending) of rows by their codes, and whether they passed the predicate."""
-
-    rows: torch.Tensor
-    are_tested: bool
-
-
 @dataclass(frozen=True, eq=False)
 class CandidateReader(RowReader):
     """Reads the sort keys first, at `keys`; what the predicate and the filters read only for rows before the threshold.
@@ -177,7 +149,7 @@ class CandidateReader(RowReader):
     _keys: _Passed = field(default_factory=_Passed, init=False)
     _tests: _Passed = field(default_factory=_Passed, init=False)
     _beginning: Beginning = field(default_factory=Beginning, init=False)
-    _codes: _Codes = field(default_factory=_Codes, init=False)
+    _codes: CodeTest = field(default_factory=CodeTest, init=False)
 
     @staticmethod
     def of(reader: RowReader, keys: tuple[int, ...], best: BestRows, numbers: dict[int, int]) -> CandidateReader:
@@ -239,9 +211,12 @@ class CandidateReader(RowReader):
         leave fewer rows."""
         assert rows.unit is not None
         columns, first = rows.columns, self.numbers[id(rows.unit.unit)] + start
-        coded = self._by_codes(columns, start, stop)
+        test = self.test if self.tested == self.keys[:1] else None
+        coded = self._codes.rows(self.best.threshold, columns[self.keys[0]], start, stop, test)
         if coded is not None:
-            chosen = self._before(columns, start, stop, coded.rows, first)
+            if not coded.are_tested:
+                self._count(SKIPPED_ROWS, stop - start - len(coded.rows))
+            chosen = self._before(columns, start, stop, coded.rows, first, seen=stop - start)
             return self._passing(columns, start, stop, chosen, is_tested=coded.are_tested)
         in_bytes = any(isinstance(columns[position], BytesColumn) for position in self.tested)
         if not in_bytes and self._keys.is_known and self._tests.share < _CLEARLY_LESS * self._keys.share:
@@ -249,52 +224,30 @@ class CandidateReader(RowReader):
         return self._passing(columns, start, stop, self._before(columns, start, stop, None, first))
 
     def _before(
-        self, columns: dict[int, Column], start: int, stop: int, chosen: torch.Tensor | None, first: int
+        self,
+        columns: dict[int, Column],
+        start: int,
+        stop: int,
+        chosen: torch.Tensor | None,
+        first: int,
+        *,
+        seen: int | None = None,
     ) -> torch.Tensor | None:
         """Those of the rows `chosen` (None: all from `start` to `stop`, of which the first has the number `first`) that
-        are before the threshold; None: all."""
+        are before the threshold; None: all. They are what another look at keys has left of `seen` rows, if there was
+        one."""
         threshold = self.best.threshold
         rows = stop - start if chosen is None else len(chosen)
         before = None
-        if threshold is not None and rows:
-            keys = [slice_column(columns[position], start, stop) for position in self.keys]
-            before = threshold.select(keys if chosen is None else [take(key, chosen) for key in keys], first)
-            self._keys.count(rows, rows if before is None else len(before))
+        if threshold is not None:
+            if rows:
+                keys = [slice_column(columns[position], start, stop) for position in self.keys]
+                before = threshold.select(keys if chosen is None else [take(key, chosen) for key in keys], first)
+            self._keys.count(rows if seen is None else seen, rows if before is None else len(before))
         if before is None:
             return chosen
         self._count(SKIPPED_ROWS, rows - len(before))
         return before if chosen is None else chosen.index_select(0, before)
-
-    def _by_codes(self, columns: dict[int, Column], start: int, stop: int) -> _Coded | None:
-        """Those of the rows whose first key, a code, may stand for a value before the threshold; and if the predicate
-        reads nothing else, only those that pass it. None where there are no such codes, or fewer rows than values."""
-        threshold, column = self.best.threshold, columns[self.keys[0]]
-        if threshold is None or not isinstance(column, DictionaryColumn) or column.validity is not None:
-            return None
-        if not 0 < len(column.dictionary) <= stop - start:
-            return None
-        known = self._codes.known
-        if known is None or known.threshold is not threshold or known.dictionary is not column.dictionary:
-            known = self._codes.known = self._candidates(threshold, column.dictionary, stop - start)
-        codes = index(column.codes[start:stop])
-        rows = primitives(codes.device).indices_of_true(taken(known.are_candidates, codes))
-        self._keys.count(stop - start, len(rows))
-        if not known.are_tested:
-            self._count(SKIPPED_ROWS, stop - start - len(rows))
-        return _Coded(rows, known.are_tested)
-
-    def _candidates(self, threshold: Threshold, dictionary: Dictionary, rows: int) -> _Candidates:
-        before, ties = threshold.keys[0].masks(_all_values(dictionary))
-        may_be = before | ties
-        passing: Column | None = None
-        if self.test is not None and self.tested == self.keys[:1]:
-            found = result_on_distinct(self.test, 0, dictionary, rows, evaluate)
-            passing = None if found is None else found.values
-        if isinstance(passing, FixedColumn):
-            may_be &= passing.values.numpy()
-            if passing.validity is not None:
-                may_be &= passing.validity.numpy()
-        return _Candidates(threshold, dictionary, torch.from_numpy(may_be), isinstance(passing, FixedColumn))
 
     def _passing(
         self,
@@ -385,11 +338,6 @@ class LateRows:
     def nbytes(self) -> int:
         with self._lock:
             return sum(batch.nbytes for _, batch in self._parts)
-
-
-def _all_values(dictionary: Dictionary) -> DictionaryColumn:
-    """Each value once, in the order of the codes."""
-    return DictionaryColumn(dictionary.values.type, torch.arange(len(dictionary), dtype=torch.int32), dictionary, None)
 
 
 def statistics_of(unit: Unit, position: int) -> list[tuple[ChunkStatistics, int]]:

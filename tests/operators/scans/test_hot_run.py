@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,12 +13,16 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import torch
 
 import pystachio
 from pystachio.operators.batch import Batch
 from pystachio.operators.hot_columns import HotColumns
 from pystachio.operators.project import ProjectTransform
 from pystachio.operators.scans.hot_rows import HotRows
+from pystachio.operators.scans.hot_run import put_out
+from pystachio.operators.scans.pace import Pace
+from pystachio.operators.scans.rows import Piece, RowReader, ScanRows
 from pystachio.operators.scans.units import ScanUnits, Unit
 
 ROWS = 200_000
@@ -35,6 +40,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
                 "id": np.arange(ROWS) + number * ROWS,
                 "v": pa.array(values, mask=random.random(ROWS) < 0.1 * number),
                 "t": [f"{'word' if number else 'text'} {value % 50}" for value in values.tolist()],
+                "e": [None if value % 7 == 0 else f"maybe {value % 60}" for value in values.tolist()],
             }
         )
         pq.write_table(table, path / f"{number}.parquet", row_group_size=30_000)
@@ -54,6 +60,10 @@ STATEMENTS = (
     "select id, v, t from t where v between 40 and 42 order by id limit 20",
     "select id, t from t order by t desc, id limit 7",
     "select t, id from t where t <> 'word 49' and id % 3 = 0 order by t desc, id desc limit 9 offset 2",
+    "select e, id from t order by e nulls first, id limit 11",
+    "select e, id from t order by e desc nulls last, id limit 11",
+    "select id, t from t where nullif(t, 'text 49') <> 'text 48' and t < 'u' order by t desc, id desc limit 11",
+    "select id, t from t where nullif(t, 'word 49') <> 'a' order by t desc, id desc limit 11",
     "select a.t, count(*) c from t a join t b on a.id = b.v where b.id < 1000 group by a.t order by a.t",
 )
 
@@ -118,6 +128,69 @@ def test_a_dictionary_that_has_grown_is_the_one_of_all_units(folder: Path, tmp_p
         for _ in range(3):
             for sql in (whole, narrow):
                 assert rows_of(session.sql(sql).to_arrow()) == expected(folder, sql)
+
+
+def test_codes_and_texts_are_not_the_same_in_memory(session: pystachio.Session, folder: Path) -> None:
+    """Plans of one table, and so of the same units, that decode in their own ways."""
+    sql = "select t, count(*) c from t group by t order by t"
+    with pystachio.connect(threads=2, dictionary_codes=False) as other:
+        other.register("t", str(folder / "*.parquet"))
+        for _ in range(3):
+            for each in (session, other):
+                assert rows_of(each.sql(sql).to_arrow()) == expected(folder, sql)
+
+
+class Recorded:
+    """`operator.Output` that takes rows on the spot, or only when it is told."""
+
+    def __init__(self, ctx: Any, waits: int) -> None:
+        self.ctx = ctx
+        self.waits = asyncio.Barrier(waits)
+        self.small: list[bool] = []
+        self.rows: list[int] = []
+        self.last: list[bool] = []
+
+    async def emit(self, produce: Any, *, last: Any = False, small: bool = False) -> None:
+        self.small.append(small)
+        await self.waits.wait()
+        for rows in produce():
+            while taken := rows.take():
+                self.rows.append(sum(each.length for each in taken))
+        self.last.append(last())
+
+
+@pytest.mark.parametrize(
+    ("length", "seconds", "workers", "jobs", "small"),
+    [
+        (10_000, None, 4, 1, False),
+        (1_000_000, None, 4, 4, False),
+        (1_000_000, None, 1, 1, False),
+        (100_000, None, 4, 2, False),
+        (1_000_000, 1e-4, 4, 1, True),
+    ],
+)
+def test_as_many_jobs_as_rows_are_worth(
+    harness: Any, length: int, seconds: float | None, workers: int, jobs: int, small: bool
+) -> None:
+    pace = Pace()
+    if seconds is not None:
+        pace.note(1 << 20, seconds)
+    reader = RowReader(None, (), (), {}, (), 1000, pace=pace)
+    rows = HotRows(workers, pace)
+    for start in range(0, length, 5000):
+        rows.add(ScanRows(reader, {0: torch.empty(9000)}, Piece(start, start + 5000, None), is_tested=False))  # type: ignore[dict-item]
+
+    async def run() -> Recorded:
+        ctx = harness.context(workers=workers)
+        out = Recorded(ctx, jobs)
+        async with asyncio.timeout(10):
+            await put_out(ctx, out, rows)  # type: ignore[arg-type]
+        return out
+
+    out = asyncio.run(run())
+    assert out.small == [small] * jobs
+    assert sum(out.rows) == length
+    assert sorted(out.last) == [False] * (jobs - 1) + [True], "told once"
 
 
 def test_waiting_is_not_taken_for_work(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
