@@ -1,9 +1,9 @@
 """The scan: rows of a registered table that pass a predicate and runtime filters.
 
-Row groups that statistics rule out are never read. If all others are in memory, they are put out from there (`hot_run`).
-Else they are read ahead of the decoders in units, under transient reservations; workers decode, select and put out one
-unit per job. Usually a unit's columns come in one read; once most units turn out to have no surviving row, the columns
-that are only put out are read separately, after the selection.
+Row groups that statistics rule out are never read. Where all others are in memory, they are put out from there
+(`hot_run`). Else they are read ahead of the decoders in units, under transient reservations; workers decode, select and
+put out one unit per job. Usually a unit's columns come in one read; once most units turn out to have no surviving row,
+the columns that are only put out are read separately, after the selection.
 """
 
 from __future__ import annotations

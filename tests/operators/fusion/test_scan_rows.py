@@ -103,7 +103,8 @@ def test_random_scans_of_memory(harness: Any, seed: int) -> None:
 def test_units_that_programs_cannot_address(harness: Any) -> None:
     """One among others that look the same."""
     schema = schema_of(INT)
-    units = [FixedColumn(INT, values) for values in (torch.arange(3000), torch.arange(6000)[::2], torch.arange(3000))]
+    apart = torch.arange(3000).repeat_interleave(2)[::2]
+    units = [FixedColumn(INT, values) for values in (torch.arange(3000), apart, torch.arange(3000))]
     few = call("lt", ref(schema, 0), integer(1000))
 
     def chain() -> Any:

@@ -60,10 +60,10 @@ STATEMENTS = (
     "select id, v, t from t where v between 40 and 42 order by id limit 20",
     "select id, t from t order by t desc, id limit 7",
     "select t, id from t where t <> 'word 49' and id % 3 = 0 order by t desc, id desc limit 9 offset 2",
-    "select e, id from t order by e nulls first, id limit 11",
-    "select e, id from t order by e desc nulls last, id limit 11",
-    "select id, t from t where nullif(t, 'text 49') <> 'text 48' and t < 'u' order by t desc, id desc limit 11",
-    "select id, t from t where nullif(t, 'word 49') <> 'a' order by t desc, id desc limit 11",
+    "select e, id from t order by e nulls first, id desc limit 11",
+    "select e, id from t order by e desc nulls last, id desc limit 11",
+    "select id, t from t where nullif(t, 'text 9') <> 'text 8' and t < 'u' order by t desc, id desc limit 11",
+    "select id, t from t where nullif(t, 'word 9') <> 'a' order by t desc, id desc limit 11",
     "select a.t, count(*) c from t a join t b on a.id = b.v where b.id < 1000 group by a.t order by a.t",
 )
 
@@ -130,14 +130,35 @@ def test_a_dictionary_that_has_grown_is_the_one_of_all_units(folder: Path, tmp_p
                 assert rows_of(session.sql(sql).to_arrow()) == expected(folder, sql)
 
 
-def test_codes_and_texts_are_not_the_same_in_memory(session: pystachio.Session, folder: Path) -> None:
-    """Plans of one table, and so of the same units, that decode in their own ways."""
-    sql = "select t, count(*) c from t group by t order by t"
-    with pystachio.connect(threads=2, dictionary_codes=False) as other:
-        other.register("t", str(folder / "*.parquet"))
-        for _ in range(3):
-            for each in (session, other):
-                assert rows_of(each.sql(sql).to_arrow()) == expected(folder, sql)
+def test_texts_of_a_dictionary_that_overflowed_are_others(
+    session: pystachio.Session, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The same units of the same plan, from then on without codes."""
+    sql = "select t, count(*) c from t where id > 5 group by t order by t"
+    wanted, seen = expected(folder, sql), []
+    find_all = HotColumns.find_all
+
+    def find(self: HotColumns, planned: ScanUnits, positions: tuple[int, ...]) -> Any:
+        seen.append(self.dictionaries)
+        return find_all(self, planned, positions)
+
+    monkeypatch.setattr(HotColumns, "find_all", find)
+    for _ in range(3):
+        assert rows_of(session.sql(sql).to_arrow()) == wanted
+    for dictionary in seen[-1].values():
+        dictionary.overflowed = True
+    for _ in range(3):
+        assert rows_of(session.sql(sql).to_arrow()) == wanted
+    assert seen[0]
+    assert not seen[-1]
+
+
+def test_the_best_units_go_first(session: pystachio.Session) -> None:
+    for _ in range(4):
+        result = session.sql("select id, t from t order by id desc limit 3")
+        assert result.to_arrow().column("id").to_pylist() == [2 * ROWS - 1, 2 * ROWS - 2, 2 * ROWS - 3]
+        (scan,) = (each for each in result.operators() if each.kind == "ScanTopN")
+        assert scan.counts["row groups skipped by threshold"] == 7, "those of the first file"
 
 
 class Recorded:
