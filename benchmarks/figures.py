@@ -35,6 +35,8 @@ def machine() -> str:
     """One line that says where a figure was measured."""
     import torch
 
+    from pystachio.operators.kernels import native
+
     model = next(
         (
             line.split(":", 1)[1].strip()
@@ -45,7 +47,8 @@ def machine() -> str:
     )
     memory = next((int(line.split()[1]) >> 20 for line in _read("/proc/meminfo").splitlines() if "MemTotal" in line), 0)
     cores = len(_affinity())
-    return f"{model}, {cores} cores, {memory} GiB, Python {platform.python_version()}, torch {torch.__version__}"
+    loops = native.use_instructions()
+    return f"{model} ({loops}), {cores} cores, {memory} GiB, Python {platform.python_version()}, torch {torch.__version__}"
 
 
 def report(figures: Sequence[Figure], json_path: Path | None, command: str) -> int:

@@ -29,7 +29,10 @@ from tests.operators.kernels.written import (
     same,
 )
 
-pytestmark = pytest.mark.skipif(not programs.is_available(), reason="without the compiled library")
+pytestmark = [
+    pytest.mark.skipif(not programs.is_available(), reason="without the compiled library"),
+    pytest.mark.usefixtures("instructions"),
+]
 
 
 @every_length

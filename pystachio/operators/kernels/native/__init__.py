@@ -14,7 +14,7 @@ from functools import cache
 from importlib.machinery import EXTENSION_SUFFIXES
 from pathlib import Path
 
-INTERFACE_VERSION = 25
+INTERFACE_VERSION = 26
 _NAME = "_native"
 
 FEW_ROWS = 1 << 12
@@ -22,6 +22,17 @@ FEW_ROWS = 1 << 12
 
 LOWEST = -(2**63)
 HIGHEST = 2**63 - 1
+
+
+class Instructions(IntEnum):
+    """What loops use that are written for a processor's vector instructions (wide.h)."""
+
+    PLAIN = 0
+    AVX2 = 1
+    AVX512 = 2
+
+    def __str__(self) -> str:
+        return {Instructions.AVX2: "AVX2", Instructions.AVX512: "AVX-512"}.get(self, "no vector instructions")
 
 
 class Status(IntEnum):
@@ -146,6 +157,13 @@ def library(rows: int | None = None) -> ctypes.CDLL | None:
     return loaded.library if brief is None else brief
 
 
+def use_instructions(most: Instructions = Instructions.AVX512) -> Instructions | None:
+    """Which the library's loops use from here on: `most`, or what the processor has; None without the library. Only
+    while nothing runs: it is for tests, and says what there is."""
+    loaded = load().library
+    return None if loaded is None else Instructions(loaded.pystachio_use_instructions(most))
+
+
 def _load(path: Path) -> Loaded:
     try:
         loaded = ctypes.CDLL(str(path))
@@ -202,6 +220,7 @@ def _declare_arrays(loaded: ctypes.CDLL) -> None:
     arguments = {
         "find_chunks": (pointer, number, number, number, pointer, pointer),
         "describe_chunks": (pointer, number, pointer, number, pointer),
+        "use_instructions": (width,),
         "use_large_pages": (pointer, number),
         "clear": (pointer, number),
         "grow_keys": (pointer, number, pointer, number),

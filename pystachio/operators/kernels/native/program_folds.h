@@ -77,7 +77,7 @@ PS_WIDE static void sums_wide(int32_t n, const int64_t *restrict codes, int64_t 
 #define OF_SLOTS(TERM)                                                                                                 \
     for (int64_t slot = 0; slot < slots; slot++) {                                                                     \
         uint64_t total = 0;                                                                                            \
-        EACH(total += codes[i] == slot ? (TERM) : 0;)                                                                  \
+        EACH(total += (0 - (uint64_t)(codes[i] == slot)) & (TERM);)                                                    \
         state[slot] += total;                                                                                          \
     }
 
@@ -87,7 +87,7 @@ PS_INLINE void fold_count(int32_t n, const int64_t *restrict codes, int64_t slot
         state[0] += (uint64_t)n;
     } else if (slots <= TINY_SLOTS && codes != NULL) {
 #if PS_HAS_WIDE
-        if (slots > 2 && has_wide_loops()) {
+        if (slots > 2 && has_avx512()) {
             sums_wide(n, codes, slots, mask, NULL, state);
             return;
         }
@@ -118,7 +118,7 @@ PS_INLINE void fold_sum(int32_t n, const int64_t *restrict codes, int64_t slots,
         state[0] += total;
     } else if (slots <= TINY_SLOTS) {
 #if PS_HAS_WIDE
-        if (slots > 2 && has_wide_loops()) {
+        if (slots > 2 && has_avx512()) {
             sums_wide(n, codes, slots, mask, values, state);
             return;
         }

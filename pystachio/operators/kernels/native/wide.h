@@ -1,23 +1,28 @@
-/* Whether loops may be used that are written with AVX-512 instructions, which compilers do not find by themselves: they
- * are there where PS_HAS_WIDE, and run where the processor has them. */
+/* Which loops may be used that are written with AVX2 or AVX-512 instructions, where compilers find none that are as fast:
+ * they are there where PS_HAS_WIDE, and run where the processor has them. */
 #ifndef PYSTACHIO_WIDE_H
 #define PYSTACHIO_WIDE_H
+
+#include <stdint.h>
+
+#include "decode.h"
 
 #if defined(__x86_64__) && defined(__linux__)
 #include <immintrin.h>
 #define PS_HAS_WIDE 1
-
-static inline int has_wide_loops(void) {
-    static int known = -1;
-    if (known < 0) {
-        __builtin_cpu_init();
-        known = __builtin_cpu_supports("avx512vbmi2") && __builtin_cpu_supports("avx512vbmi") &&
-                __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq");
-    }
-    return known;
-}
 #else
 #define PS_HAS_WIDE 0
 #endif
+
+enum { PS_PLAIN = 0, PS_AVX2 = 1, PS_AVX512 = 2 };
+
+/* What the loops use: the most that the processor has, or less when asked for. */
+extern int32_t ps_instructions;
+
+static inline int has_avx2(void) { return ps_instructions >= PS_AVX2; }
+static inline int has_avx512(void) { return ps_instructions >= PS_AVX512; }
+
+/* Use `most` of them, or what the processor has if that is less. Returns which. For tests, while nothing else runs. */
+PS_EXPORT int32_t pystachio_use_instructions(int32_t most);
 
 #endif
