@@ -48,7 +48,9 @@ def machine() -> str:
     memory = next((int(line.split()[1]) >> 20 for line in _read("/proc/meminfo").splitlines() if "MemTotal" in line), 0)
     cores = len(_affinity())
     loops = native.use_instructions()
-    return f"{model} ({loops}), {cores} cores, {memory} GiB, Python {platform.python_version()}, torch {torch.__version__}"
+    return (
+        f"{model} ({loops}), {cores} cores, {memory} GiB, Python {platform.python_version()}, torch {torch.__version__}"
+    )
 
 
 def report(figures: Sequence[Figure], json_path: Path | None, command: str) -> int:
