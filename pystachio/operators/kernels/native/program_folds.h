@@ -52,32 +52,74 @@ PS_WIDE PS_INLINE void sums_in_registers(int32_t n, const int64_t *restrict code
     }
 }
 
-#define OF_MASKS(SLOTS)                                                                                                \
-    if (mask == NULL)                                                                                                  \
-        sums_in_registers(n, codes, SLOTS, NULL, values, sums);                                                        \
-    else                                                                                                               \
-        sums_in_registers(n, codes, SLOTS, mask, values, sums);
+#define PS_NARROW __attribute__((target("avx2")))
+
+/* The same, four rows at a time. */
+PS_NARROW PS_INLINE void sums_in_few_registers(int32_t n, const int64_t *restrict codes, int32_t slots,
+                                               const uint8_t *restrict mask, const uint64_t *restrict values,
+                                               uint64_t *restrict into) {
+    __m256i sums[TINY_SLOTS];
+    int32_t i = 0;
+    for (int32_t slot = 0; slot < slots; slot++) sums[slot] = _mm256_setzero_si256();
+    for (; i + 4 <= n; i += 4) {
+        __m256i of = _mm256_loadu_si256((const __m256i *)(codes + i));
+        __m256i added = values == NULL ? _mm256_set1_epi64x(1) : _mm256_loadu_si256((const __m256i *)(values + i));
+        if (mask != NULL) {
+            int32_t four;
+            memcpy(&four, mask + i, 4);
+            __m256i flags = _mm256_cvtepu8_epi64(_mm_cvtsi32_si128(four));
+            added = _mm256_and_si256(added, _mm256_sub_epi64(_mm256_setzero_si256(), flags));
+        }
+        for (int32_t slot = 0; slot < slots; slot++) {
+            __m256i its = _mm256_cmpeq_epi64(of, _mm256_set1_epi64x(slot));
+            sums[slot] = _mm256_add_epi64(sums[slot], _mm256_and_si256(its, added));
+        }
+    }
+    for (int32_t slot = 0; slot < slots; slot++) {
+        uint64_t lanes[4];
+        _mm256_storeu_si256((__m256i *)lanes, sums[slot]);
+        into[slot] += lanes[0] + lanes[1] + lanes[2] + lanes[3];
+    }
+    for (; i < n; i++) into[codes[i]] += mask != NULL && !mask[i] ? 0 : values == NULL ? 1 : values[i];
+}
 
 /* Into so many sums at least as there are slots: those behind them are 0. */
-PS_WIDE static void sums_wide(int32_t n, const int64_t *restrict codes, int64_t slots, const uint8_t *restrict mask,
-                              const uint64_t *restrict values, uint64_t *restrict state) {
-    uint64_t sums[TINY_SLOTS] = {0};
-    if (slots <= 4) {
-        OF_MASKS(4)
-    } else if (slots <= 6) {
-        OF_MASKS(6)
-    } else {
-        OF_MASKS(8)
+#define OF_MASKS(FUNCTION, SLOTS)                                                                                      \
+    if (mask == NULL)                                                                                                  \
+        FUNCTION(n, codes, SLOTS, NULL, values, sums);                                                                 \
+    else                                                                                                               \
+        FUNCTION(n, codes, SLOTS, mask, values, sums);
+#define SUMS_WIDE(NAME, FUNCTION)                                                                                      \
+    static void NAME(int32_t n, const int64_t *restrict codes, int64_t slots, const uint8_t *restrict mask,            \
+                     const uint64_t *restrict values, uint64_t *restrict state) {                                      \
+        uint64_t sums[TINY_SLOTS] = {0};                                                                               \
+        if (slots <= 4) {                                                                                              \
+            OF_MASKS(FUNCTION, 4)                                                                                      \
+        } else if (slots <= 6) {                                                                                       \
+            OF_MASKS(FUNCTION, 6)                                                                                      \
+        } else {                                                                                                       \
+            OF_MASKS(FUNCTION, 8)                                                                                      \
+        }                                                                                                              \
+        for (int64_t slot = 0; slot < slots; slot++) state[slot] += sums[slot];                                        \
     }
-    for (int64_t slot = 0; slot < slots; slot++) state[slot] += sums[slot];
-}
+PS_WIDE SUMS_WIDE(sums_avx512, sums_in_registers)
+PS_NARROW SUMS_WIDE(sums_avx2, sums_in_few_registers)
+#undef SUMS_WIDE
 #undef OF_MASKS
+
+PS_INLINE void sums_wide(int32_t n, const int64_t *restrict codes, int64_t slots, const uint8_t *restrict mask,
+                         const uint64_t *restrict values, uint64_t *restrict state) {
+    if (has_avx512())
+        sums_avx512(n, codes, slots, mask, values, state);
+    else
+        sums_avx2(n, codes, slots, mask, values, state);
+}
 #endif
 
 #define OF_SLOTS(TERM)                                                                                                 \
     for (int64_t slot = 0; slot < slots; slot++) {                                                                     \
         uint64_t total = 0;                                                                                            \
-        EACH(total += (0 - (uint64_t)(codes[i] == slot)) & (TERM);)                                                    \
+        EACH(total += codes[i] == slot ? (TERM) : 0;)                                                                  \
         state[slot] += total;                                                                                          \
     }
 
@@ -87,7 +129,7 @@ PS_INLINE void fold_count(int32_t n, const int64_t *restrict codes, int64_t slot
         state[0] += (uint64_t)n;
     } else if (slots <= TINY_SLOTS && codes != NULL) {
 #if PS_HAS_WIDE
-        if (slots > 2 && has_avx512()) {
+        if (slots > 2 && has_avx2()) {
             sums_wide(n, codes, slots, mask, NULL, state);
             return;
         }
@@ -118,7 +160,7 @@ PS_INLINE void fold_sum(int32_t n, const int64_t *restrict codes, int64_t slots,
         state[0] += total;
     } else if (slots <= TINY_SLOTS) {
 #if PS_HAS_WIDE
-        if (slots > 2 && has_avx512()) {
+        if (slots > 2 && has_avx2()) {
             sums_wide(n, codes, slots, mask, values, state);
             return;
         }
