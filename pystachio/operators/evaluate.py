@@ -133,6 +133,8 @@ async def bound_again(ctx: Context, expression: Expression, earlier: Bound | Non
     is known of its expression holds."""
     if earlier is not None and not earlier.scalars:
         return earlier  # it has none
+    if not any(kind == "scalar" for kind, _ in ctx.slots):
+        return Bound(expression, {})  # the plan has none
     scalars: dict[Expression, Literal] = {}
     for node in walk(expression):
         if isinstance(node, ScalarSubquery) and node not in scalars:
@@ -178,12 +180,14 @@ def _compute(expression: Call | Cast | IfThen | InList, batch: Batch) -> Operand
 
 def _call(call: Call, batch: Batch) -> Operand:
     function = lookup(call.function)
-    arguments = tuple(_operand(argument, batch) for argument in call.arguments)
+    arguments = tuple([_operand(argument, batch) for argument in call.arguments])
     rows, device = batch.length, _device(batch)
-    constants_only = all(isinstance(argument, Literal) for argument in arguments)
+    constants_only = True
+    for argument in arguments:
+        constants_only &= isinstance(argument, Literal)
     if function.nulls is NullRule.STRICT:
         for argument in arguments:
-            if _is_null(argument):
+            if isinstance(argument, Literal) and argument.value is None:
                 return Literal(None, call.type)
             if argument.type == _NULL:
                 return all_null(call.type, rows, device)
@@ -201,10 +205,6 @@ def _call(call: Call, batch: Batch) -> Operand:
     if isinstance(result, Literal):
         result = constant(result, rows, device)
     return with_validity(result, valid if result.validity is None else result.validity & valid)
-
-
-def _is_null(operand: Operand) -> bool:
-    return isinstance(operand, Literal) and operand.value is None
 
 
 def _cast(expression: Cast, batch: Batch) -> Operand:

@@ -30,7 +30,7 @@ from pystachio.operators.functions.operands import (
     operand_bounds,
 )
 from pystachio.operators.functions.time_arithmetic import is_temporal, temporal_arithmetic, temporal_result_type
-from pystachio.operators.functions.types import common_number, decimal_parts, decimal_type
+from pystachio.operators.functions.types import are_integers, common_number, decimal_parts, decimal_type, scale_of
 from pystachio.operators.kernels.arithmetic import INT64, divide_rounded
 from pystachio.operators.kernels.selection import plain
 
@@ -43,26 +43,29 @@ def float_column(values: torch.Tensor, type_: pa.DataType) -> FixedColumn:
 def _additive(function: str) -> Kernel:
     def kernel(invocation: Invocation) -> Operand:
         left, right = invocation.arguments
+        if are_integers(left.type, right.type, invocation.type):
+            return exact.combine(function, left, right, invocation.type, invocation.valid)
         if is_temporal(left.type) or is_temporal(right.type):
             return temporal_arithmetic(function, invocation)
         if pa.types.is_floating(invocation.type):
             return _float_result(function, invocation)
-        scale = max(_scale(left), _scale(right))
-        first, second = (_at_scale(operand, scale, invocation) for operand in (left, right))
-        return exact.combine(
-            function, first, second, invocation.type, invocation.valid, _type_scale(invocation.type) - scale
-        )
+        scale = max(scale_of(left.type), scale_of(right.type))
+        first, second = _at_scale(left, scale, invocation), _at_scale(right, scale, invocation)
+        digits = scale_of(invocation.type) - scale
+        return exact.combine(function, first, second, invocation.type, invocation.valid, digits)
 
     return kernel
 
 
 def _multiply(invocation: Invocation) -> Operand:
     left, right = invocation.arguments
+    if are_integers(left.type, right.type, invocation.type):
+        return exact.combine("multiply", left, right, invocation.type, invocation.valid)
     if is_temporal(left.type) or is_temporal(right.type):
         return temporal_arithmetic("multiply", invocation)
     if pa.types.is_floating(invocation.type):
         return _float_result("multiply", invocation)
-    digits = _type_scale(invocation.type) - _scale(left) - _scale(right)
+    digits = scale_of(invocation.type) - scale_of(left.type) - scale_of(right.type)
     return exact.combine("multiply", left, right, invocation.type, invocation.valid, digits)
 
 
@@ -90,7 +93,7 @@ def _divide(invocation: Invocation) -> Operand:
     _refuse_zero(invocation.arguments[1], invocation.valid)
     if not pa.types.is_decimal(invocation.type):
         return _divide_integers(left, right, invocation)
-    digits = _type_scale(invocation.type) - _scale(left) + _scale(right)
+    digits = scale_of(invocation.type) - scale_of(left.type) + scale_of(right.type)
     dividend_column, divisor_column = _scaled_up(left, digits, invocation), _scaled_up(right, -digits, invocation)
     if isinstance(dividend_column, FixedColumn) and isinstance(divisor_column, FixedColumn):
         ranges = [operand_bounds(part, measure=True) for part in (dividend_column, divisor_column)]
@@ -124,9 +127,9 @@ def _modulus(invocation: Invocation) -> Operand:
         assert isinstance(divisor, torch.Tensor)
         return float_column(torch.fmod(dividend, divisor), invocation.type)
     _refuse_zero(invocation.arguments[1], invocation.valid)
-    scale = max(_scale(left), _scale(right))
-    first, second = (_at_scale(operand, scale, invocation) for operand in (left, right))
-    digits = _type_scale(invocation.type) - scale
+    scale = max(scale_of(left.type), scale_of(right.type))
+    first, second = _at_scale(left, scale, invocation), _at_scale(right, scale, invocation)
+    digits = scale_of(invocation.type) - scale
     if isinstance(first, FixedColumn) and isinstance(second, FixedColumn):
         by = _without_zero(second.values.to(torch.int64))
         by = torch.where(by == -1, 1, by)
@@ -145,17 +148,9 @@ def _negate(invocation: Invocation) -> Operand:
     return exact.combine("subtract", Literal(0, operand.type), operand, invocation.type, invocation.valid)
 
 
-def _scale(operand: Operand) -> int:
-    return _type_scale(operand.type)
-
-
-def _type_scale(type_: pa.DataType) -> int:
-    return int(type_.scale) if pa.types.is_decimal(type_) else 0
-
-
 def _at_scale(operand: Operand, scale: int, invocation: Invocation) -> Operand:
     """The operand's integers brought up to `scale` digits behind the point."""
-    digits = scale - _scale(operand)
+    digits = scale - scale_of(operand.type)
     if digits == 0:
         return plain(operand) if not isinstance(operand, Literal) else operand
     type_ = pa.decimal128(decimals.MAXIMUM_PRECISION, scale)

@@ -6,7 +6,7 @@ an integer. What fits is a FixedColumn of the narrowest dtype that the range pro
 
 from __future__ import annotations
 
-from typing import cast
+from typing import Final, cast
 
 import pyarrow as pa
 import torch
@@ -24,6 +24,9 @@ from pystachio.operators.kernels.bounds import measured_bounds
 from pystachio.operators.kernels.compare import limbs_of
 from pystachio.operators.kernels.selection import device_of, plain
 
+_SIGNED: Final = {8: pa.int8(), 16: pa.int16(), 32: pa.int32(), 64: pa.int64()}
+_UNSIGNED: Final = {8: pa.uint8(), 16: pa.uint16(), 32: pa.uint32(), 64: pa.uint64()}
+
 
 def combine(
     function: str, left: Operand, right: Operand, type_: pa.DataType, valid: torch.Tensor | None, digits: int = 0
@@ -32,12 +35,13 @@ def combine(
 
     At least one operand is a column. Raises DataError where a valid row's result is outside the type.
     """
-    for measure in (False, True):
-        ranges = operand_bounds(left, measure=measure), operand_bounds(right, measure=measure)
-        if ranges[0] is not None and ranges[1] is not None:
-            bounds = range_of(function, ranges[0], ranges[1])
-            if all(fits(part, INT64) for part in (*ranges, bounds)) and (measure or digits == 0):
-                return _combine_fixed(function, left, right, bounds, type_, valid, digits)
+    bounds = None
+    if digits == 0:
+        bounds = _range(function, operand_bounds(left, measure=False), operand_bounds(right, measure=False))
+    if bounds is None:
+        bounds = _range(function, operand_bounds(left, measure=True), operand_bounds(right, measure=True))
+    if bounds is not None:
+        return _combine_fixed(function, left, right, bounds, type_, valid, digits)
     device = device_of(cast(Column, right if isinstance(left, Literal) else left))
     first, second = limbs(left, device), limbs(right, device)
     match function:
@@ -48,6 +52,16 @@ def combine(
         case _:
             result = decimals.multiply_or_fail(first, second, valid)
     return from_limbs(decimals.rescale(result, digits, valid), type_, valid)
+
+
+def _range(function: str, left: Bounds | None, right: Bounds | None) -> Bounds | None:
+    """That of the results, if both operands' are known and nothing is beyond int64."""
+    if left is None or right is None:
+        return None
+    low, high = range_of(function, left, right)
+    if min(low, left[0], right[0]) < INT64[0] or max(high, left[1], right[1]) > INT64[1]:
+        return None
+    return low, high
 
 
 def _combine_fixed(
@@ -69,6 +83,8 @@ def _combine_fixed(
             dtype = torch.promote_types(dtype, narrowest_dtype((operand, operand)))
     device = first.device if isinstance(first, torch.Tensor) else cast(torch.Tensor, second).device
     values = primitives(device).arithmetic(function, first, second, dtype)
+    if digits == 0 and fits(bounds, limits_of(type_)):
+        return FixedColumn(type_, values, valid, bounds)
     return rescale(FixedColumn(type_, values, valid, bounds), digits, type_, valid)
 
 
@@ -106,13 +122,20 @@ def limbs(operand: Operand, device: torch.device) -> Limbs:
     return decimals.widen(cast(torch.Tensor, integers(values)))
 
 
+_INTEGER_LIMITS: Final = {
+    **{type_.id: (-(2 ** (bits - 1)), 2 ** (bits - 1) - 1) for bits, type_ in _SIGNED.items()},
+    **{type_.id: (0, min(2**bits - 1, INT64[1])) for bits, type_ in _UNSIGNED.items()},
+}
+
+
 def limits_of(type_: pa.DataType) -> Bounds:
     """The stored integers that a type allows."""
+    known = _INTEGER_LIMITS.get(type_.id)
+    if known is not None:
+        return known
     if pa.types.is_decimal(type_):
         largest = 10**type_.precision - 1
         return -largest, largest
-    if pa.types.is_unsigned_integer(type_):
-        return 0, min(2**type_.bit_width - 1, INT64[1])
     width: int = type_.bit_width
     return -(2 ** (width - 1)), 2 ** (width - 1) - 1
 

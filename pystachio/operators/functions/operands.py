@@ -26,6 +26,7 @@ from pystachio.operators.kernels.bounds import cheap_bounds, measured_bounds
 from pystachio.operators.kernels.selection import all_null, plain
 
 INTEGER_DTYPES: Final = (torch.int8, torch.int16, torch.int32, torch.int64)
+_INTEGER_LIMITS: Final = tuple((dtype, torch.iinfo(dtype).min, torch.iinfo(dtype).max) for dtype in INTEGER_DTYPES)
 
 
 def is_text(type_: pa.DataType) -> bool:
@@ -66,9 +67,8 @@ def float_dtype(type_: pa.DataType) -> torch.dtype:
 
 def narrowest_dtype(bounds: Bounds) -> torch.dtype:
     """The smallest integer dtype that holds the range, which must fit int64."""
-    for dtype in INTEGER_DTYPES:
-        limits = torch.iinfo(dtype)
-        if limits.min <= bounds[0] and bounds[1] <= limits.max:
+    for dtype, low, high in _INTEGER_LIMITS:
+        if low <= bounds[0] and bounds[1] <= high:
             return dtype
     raise AssertionError(f"the range {bounds} is beyond int64")
 

@@ -15,6 +15,30 @@ from pystachio.operators.decimals import MAXIMUM_PRECISION
 _DIGITS: Final = {8: 3, 16: 5, 32: 10, 64: 20}
 
 
+# By number: see `time_arithmetic`.
+_DECIMALS: Final = frozenset(
+    type_.id for type_ in (pa.decimal32(1), pa.decimal64(1), pa.decimal128(1), pa.decimal256(1))
+)
+
+
+_INTEGERS: Final = frozenset(
+    type_.id
+    for type_ in (
+        *(pa.int8(), pa.int16(), pa.int32(), pa.int64()),
+        *(pa.uint8(), pa.uint16(), pa.uint32(), pa.uint64()),
+    )
+)
+
+
+def are_integers(first: pa.DataType, second: pa.DataType, third: pa.DataType) -> bool:
+    return first.id in _INTEGERS and second.id in _INTEGERS and third.id in _INTEGERS
+
+
+def scale_of(type_: pa.DataType) -> int:
+    """The digits behind the point of a decimal; 0 for other types."""
+    return type_.scale if type_.id in _DECIMALS else 0
+
+
 def decimal_type(precision: int, scale: int) -> pa.DataType:
     """A decimal with the precision capped at 38."""
     return pa.decimal128(min(precision, MAXIMUM_PRECISION), min(scale, MAXIMUM_PRECISION))

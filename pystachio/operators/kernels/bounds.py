@@ -7,6 +7,7 @@ import torch
 
 from pystachio.operators.column import Bounds, Column, DictionaryColumn, FixedColumn
 from pystachio.operators.kernels import primitives
+from pystachio.operators.kernels.arithmetic import INT64
 
 
 def bounds_of(column: Column) -> Bounds | None:
@@ -47,8 +48,10 @@ def measured_bounds(column: Column) -> Bounds | None:
 
 
 def with_measured_bounds(column: Column) -> Column:
-    """The column with its bounds filled in where they were unknown."""
-    if isinstance(column, FixedColumn) and column.bounds is None and not column.values.dtype.is_floating_point:
+    """The column with its bounds filled in where they were unknown, or said no more than that they fit int64."""
+    if not isinstance(column, FixedColumn) or column.values.dtype.is_floating_point:
+        return column
+    if column.bounds is None or column.bounds == INT64:
         return FixedColumn(column.type, column.values, column.validity, measured_bounds(column))
     return column
 

@@ -42,12 +42,11 @@ def compare(function: str, left: torch.Tensor, right: torch.Tensor | Scalar) -> 
 def arithmetic(
     function: str, left: torch.Tensor | Scalar, right: torch.Tensor | Scalar, dtype: torch.dtype
 ) -> torch.Tensor:
-    """add, subtract or multiply in `dtype`, wrapping on overflow. At least one operand is a tensor."""
+    """add, subtract or multiply in `dtype`, of integers, wrapping on overflow. At least one operand is a tensor."""
     kind = NUMPY[dtype]
     first = left.numpy() if isinstance(left, torch.Tensor) else kind(left)
     second = right.numpy() if isinstance(right, torch.Tensor) else kind(right)
-    with np.errstate(all="ignore"):
-        return torch.from_numpy(_ARITHMETIC[function](first, second, dtype=kind))
+    return torch.from_numpy(_ARITHMETIC[function](first, second, dtype=kind))
 
 
 def indices_of_true(mask: torch.Tensor) -> torch.Tensor:
