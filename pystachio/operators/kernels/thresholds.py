@@ -55,6 +55,12 @@ class KeyThreshold:
             return before, ties
         return (before | ~valid if self.direction.nulls_first else before & valid), ties & valid
 
+    def masks_of_values(self, dictionary: Dictionary) -> Masks:
+        """Each value of the dictionary against the threshold."""
+        if self.value is not None and isinstance(dictionary.values, BytesColumn) and len(dictionary):
+            return self._of_places(dictionary, ranks(dictionary, torch.device("cpu")).numpy())
+        return self.masks(dictionary.values)
+
     def is_before(self, low: Any, high: Any, nulls: int | None, rows: int) -> bool:
         """Whether all of `rows` rows stand behind it, by their inclusive limits (None: unknown) and number of NULLs."""
         if self.value is None:
@@ -115,8 +121,12 @@ class KeyThreshold:
         if len(dictionary) == 0:
             return np.zeros(len(column), np.bool_), np.zeros(len(column), np.bool_)
         places = ranks(dictionary, torch.device("cpu")).index_select(0, index(column.codes)).numpy()
+        return self._of_places(dictionary, places)
+
+    def _of_places(self, dictionary: Dictionary, places: np.ndarray) -> Masks:
+        """`places` are those of values among the ones of a dictionary of texts."""
         rank, is_there = _rank_of(dictionary, self.value)
-        ties = places == rank if is_there else np.zeros(len(column), np.bool_)
+        ties = places == rank if is_there else np.zeros(len(places), np.bool_)
         if self.direction.descending:
             return (places > rank if is_there else places >= rank), ties
         return places < rank, ties

@@ -11,27 +11,28 @@ from pystachio.operators.column import Column, Dictionary, DictionaryColumn, Fix
 from pystachio.operators.distinct import result_on_distinct
 from pystachio.operators.evaluate import evaluate
 from pystachio.operators.expressions import Expression
-from pystachio.operators.kernels import primitives
-from pystachio.operators.kernels.host_memory import taken
-from pystachio.operators.kernels.strings import index
+from pystachio.operators.kernels.coded_rows import rows_of_codes
 from pystachio.operators.kernels.thresholds import Threshold
 
 
 class CodedRows(NamedTuple):
-    """Positions (int64, ascending), and whether the rows have passed the predicate."""
+    """Positions (int64, ascending), whether they are all that stands before the threshold or may yet turn out not to,
+    and whether the rows have passed the predicate."""
 
     rows: torch.Tensor
+    are_before: bool
     are_tested: bool
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Candidates:
-    """For each value of the dictionary, whether rows that have it may be before the threshold, or tie with it; if they
-    `are_tested`, only such as pass the predicate."""
+    """For each value of the dictionary, whether rows that have it are before the threshold, and whether they are or tie
+    with it; if they `are_tested`, only such as pass the predicate."""
 
     threshold: Threshold
     dictionary: Dictionary
-    are_candidates: torch.Tensor
+    before: torch.Tensor
+    before_or_tie: torch.Tensor
     are_tested: bool
 
 
@@ -42,10 +43,12 @@ class CodeTest:
         self._known: _Candidates | None = None
 
     def rows(
-        self, threshold: Threshold | None, column: Column, start: int, stop: int, test: Expression | None
+        self, threshold: Threshold | None, column: Column, start: int, stop: int, first: int, test: Expression | None
     ) -> CodedRows | None:
         """Those of the rows [start, stop) of the first key that may stand before the threshold; and only such as pass
-        the `test`, a predicate that reads nothing else. None where there are no codes, or fewer rows than values."""
+        the `test`, a predicate that reads nothing else. None where there are no codes, or fewer rows than values.
+
+        `first` is the number of the row at `start`."""
         if threshold is None or not isinstance(column, DictionaryColumn) or column.validity is not None:
             return None
         if not 0 < len(column.dictionary) <= stop - start:
@@ -53,19 +56,18 @@ class CodeTest:
         known = self._known
         if known is None or known.threshold is not threshold or known.dictionary is not column.dictionary:
             known = self._known = _candidates(threshold, column.dictionary, test, stop - start)
-        codes = index(column.codes[start:stop])
-        return CodedRows(primitives(codes.device).indices_of_true(taken(known.are_candidates, codes)), known.are_tested)
+        is_only_key = len(threshold.keys) == 1
+        ties_count = not is_only_key or first <= threshold.number
+        wanted = known.before_or_tie if ties_count else known.before
+        return CodedRows(rows_of_codes(column.codes[start:stop], wanted), is_only_key, known.are_tested)
 
 
 def _candidates(threshold: Threshold, dictionary: Dictionary, test: Expression | None, rows: int) -> _Candidates:
-    each = torch.arange(len(dictionary), dtype=torch.int32)
-    before, ties = threshold.keys[0].masks(DictionaryColumn(dictionary.values.type, each, dictionary, None))
-    may_be = before | ties
+    before, ties = threshold.keys[0].masks_of_values(dictionary)
     found = None if test is None else result_on_distinct(test, 0, dictionary, rows, evaluate)
     passing = None if found is None else found.values
-    if not isinstance(passing, FixedColumn):
-        return _Candidates(threshold, dictionary, torch.from_numpy(may_be), are_tested=False)
-    may_be &= passing.values.numpy()
-    if passing.validity is not None:
-        may_be &= passing.validity.numpy()
-    return _Candidates(threshold, dictionary, torch.from_numpy(may_be), are_tested=True)
+    are_tested = isinstance(passing, FixedColumn)
+    if isinstance(passing, FixedColumn):
+        true = passing.values.numpy() if passing.validity is None else (passing.values & passing.validity).numpy()
+        before, ties = before & true, ties & true
+    return _Candidates(threshold, dictionary, torch.from_numpy(before), torch.from_numpy(before | ties), are_tested)

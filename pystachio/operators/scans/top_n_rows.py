@@ -30,8 +30,11 @@ from pystachio.operators.scans.units import Unit
 _FIRST_ROWS: Final = 1 << 12
 """So many rows are tested before there is a threshold, then more and more until it is known how many that lets pass."""
 
-_LEAST_WAITING: Final = 512
-"""Rows that wait before they are cut to the best."""
+_LEAST_FOUND: Final = 64
+"""Rows before the threshold that are found before they are cut to the best, which brings it forward."""
+
+_FEW_ROWS: Final = 512
+"""So many are sorted by all keys; of more, those are chosen first that may be the best by one."""
 
 _CLEARLY_LESS: Final = 0.5
 
@@ -50,19 +53,19 @@ class BestRows:
     wanted: int
     threshold: Threshold | None = None
     _parts: list[Batch] = field(default_factory=list)
-    _waiting: int = 0
+    _found: int = 0
     _held: int = 0
     _is_cut: bool = False
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
-    def add(self, rows: Batch) -> None:
+    def add(self, rows: Batch, found: int) -> None:
+        """The best of `found` rows before the threshold."""
         with self._lock:
             self._parts.append(rows)
             self._held += rows.nbytes
             self._is_cut = False
-            self._waiting += rows.length
-            enough = max(_LEAST_WAITING, self.wanted) if self.threshold is not None else self.wanted
-            if self._waiting >= enough:
+            self._found += found
+            if self._found >= (self.wanted if self.threshold is None else max(_LEAST_FOUND, self.wanted)):
                 self._cut()
 
     def taken(self) -> Batch | None:
@@ -83,14 +86,14 @@ class BestRows:
         keys = [*zip(whole.columns, (*self.directions, ascending), strict=True)]
         best = take_batch(whole, sort_order(keys, whole.length)[: self.wanted])
         self._parts, self._is_cut, self._held = [best], True, best.nbytes
-        self._waiting = 0
+        self._found = 0
         if best.length == self.wanted:
             last = self.wanted - 1
             by_key = zip(best.columns[:-1], self.directions, strict=True)
             values = tuple(KeyThreshold.of(column, last, direction) for column, direction in by_key)
             self.threshold = Threshold(values, int(numbers_of(best)[last]))
         else:
-            self._waiting = best.length
+            self._found = best.length
 
 
 @dataclass(slots=True, eq=False)
@@ -212,11 +215,15 @@ class CandidateReader(RowReader):
         assert rows.unit is not None
         columns, first = rows.columns, self.numbers[id(rows.unit.unit)] + start
         test = self.test if self.tested == self.keys[:1] else None
-        coded = self._codes.rows(self.best.threshold, columns[self.keys[0]], start, stop, test)
+        coded = self._codes.rows(self.best.threshold, columns[self.keys[0]], start, stop, first, test)
         if coded is not None:
             if not coded.are_tested:
                 self._count(SKIPPED_ROWS, stop - start - len(coded.rows))
-            chosen = self._before(columns, start, stop, coded.rows, first, seen=stop - start)
+            if coded.are_before:
+                self._keys.count(stop - start, len(coded.rows))
+                chosen: torch.Tensor | None = coded.rows
+            else:
+                chosen = self._before(columns, start, stop, coded.rows, first, seen=stop - start)
             return self._passing(columns, start, stop, chosen, is_tested=coded.are_tested)
         in_bytes = any(isinstance(columns[position], BytesColumn) for position in self.tested)
         if not in_bytes and self._keys.is_known and self._tests.share < _CLEARLY_LESS * self._keys.share:
@@ -286,7 +293,7 @@ class CandidateReader(RowReader):
         if not count:
             return
         rows.found(count)
-        if count > self.best.wanted:
+        if count > max(self.best.wanted, _FEW_ROWS):
             key = slice_column(rows.columns[self.keys[0]], start, stop)
             few = may_be_first(key if chosen is None else take(key, chosen), self.best.wanted, self.best.directions[0])
             if few is not None:
@@ -294,7 +301,7 @@ class CandidateReader(RowReader):
         where = torch.arange(start, stop) if chosen is None else chosen + start
         keys = [plain(take(rows.columns[position], where)) for position in self.keys]
         numbers = FixedColumn(pa.int64(), where + self.numbers[id(rows.unit.unit)])
-        self.best.add(Batch((*keys, numbers), len(where), None))
+        self.best.add(Batch((*keys, numbers), len(where), None), count)
 
 
 @dataclass(eq=False)

@@ -57,7 +57,8 @@ def sql_of(keys: list[SortKey], count: int, offset: int, where: str) -> str:
 def test_equals_a_stable_sort(seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     r = random.Random(seed)
     monkeypatch.setattr("pystachio.operators.scans.top_n_rows._FIRST_ROWS", r.choice([4, 50, 1 << 13]))
-    monkeypatch.setattr("pystachio.operators.scans.top_n_rows._LEAST_WAITING", r.choice([1, 512]))
+    monkeypatch.setattr("pystachio.operators.scans.top_n_rows._LEAST_FOUND", r.choice([1, 64]))
+    monkeypatch.setattr("pystachio.operators.scans.top_n_rows._FEW_ROWS", r.choice([0, 512]))
     table = random_table(r)
     pq.write_table(
         table,

@@ -255,6 +255,7 @@ def _declare_arrays(loaded: ctypes.CDLL) -> None:
         "number_word_runs": (pointer, width, pointer, number, number, pointer, number, *(pointer,) * 4),
         "number_codes": (pointer, width, number, number, pointer, pointer, pointer),
         "rank_codes": (pointer, width, number, number, pointer, pointer, pointer),
+        "coded_rows": (pointer, width, number, pointer, number, pointer, number),
         "pairs": (pointer, pointer, number, pointer, number, number, pointer, pointer, pointer),
     }
     for name, types in (arguments | counting).items():

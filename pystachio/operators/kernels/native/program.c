@@ -18,19 +18,6 @@ PS_INLINE int64_t ticks(void) {
 #endif
 }
 
-PS_INLINE int32_t count_kept(int32_t n, const uint8_t *restrict mask) {
-    int32_t kept = 0, whole = n & ~7;
-    uint64_t counts = 0; /* eight, side by side: of at most 128 rows each */
-    for (int32_t i = 0; i < whole; i += 8) {
-        uint64_t eight;
-        memcpy(&eight, mask + i, 8);
-        counts += eight;
-    }
-    for (int32_t i = whole; i < n; i++) kept += mask[i];
-    counts = (counts & 0x00FF00FF00FF00FF) + (counts >> 8 & 0x00FF00FF00FF00FF);
-    return kept + (int32_t)(counts * 0x0001000100010001 >> 48);
-}
-
 /* Drops rows from the vector and from the registers (x) and masks (y) that stay. */
 PS_INLINE void filter(const ps_instruction *now, vector *v, int32_t *restrict chosen, int64_t *registers,
                       uint8_t *masks, int32_t left) {

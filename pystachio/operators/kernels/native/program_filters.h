@@ -7,6 +7,20 @@
 #include "program_filters_wide.h"
 #include "program_loops.h"
 
+/* Of at most PS_VECTOR rows. */
+PS_INLINE int32_t count_kept(int32_t n, const uint8_t *restrict mask) {
+    int32_t kept = 0, whole = n & ~7;
+    uint64_t counts = 0; /* eight, side by side: of at most 128 rows each */
+    for (int32_t i = 0; i < whole; i += 8) {
+        uint64_t eight;
+        memcpy(&eight, mask + i, 8);
+        counts += eight;
+    }
+    for (int32_t i = whole; i < n; i++) kept += mask[i];
+    counts = (counts & 0x00FF00FF00FF00FF) + (counts >> 8 & 0x00FF00FF00FF00FF);
+    return kept + (int32_t)(counts * 0x0001000100010001 >> 48);
+}
+
 /* Positions in the vector of the rows of `mask`; up to 31 behind them are written too. */
 PS_INLINE void kept_positions(int32_t n, const uint8_t *restrict mask, uint16_t *restrict kept) {
 #if PS_HAS_WIDE
