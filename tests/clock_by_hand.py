@@ -1,7 +1,7 @@
 """Tests in which no time passes but what they say, however long the machine stands still.
 
 A test under `@by_hand` runs on a `StandingLoop`. `pass_time` moves its clock: what is due meanwhile happens exactly
-when it is due. `until` waits for what threads do, which takes none of that clock's time: a test waits for all that is
+when it is due. `stand_still` moves it past that. `until` waits for what threads do, which takes none of that clock's time: a test waits for all that is
 to have happened before it lets time pass. The clock begins at 0: the loop's `time()` is what has passed.
 
 `tests.virtual_time` is for code without threads: its clock jumps by itself, and would while a thread is at work.
@@ -41,6 +41,11 @@ async def pass_time(seconds: float) -> None:
     await _running().pass_time(seconds)
 
 
+def stand_still(seconds: float) -> None:
+    """As a process that is stopped: what is due meanwhile happens late, when it goes on."""
+    _running().stand_still(seconds)
+
+
 async def until(holds: Callable[[], object]) -> None:
     """Looked at whenever the loop has nothing to do."""
     await _running().until(holds)
@@ -65,6 +70,9 @@ class StandingLoop(asyncio.SelectorEventLoop):
             await passed
         finally:
             self._passing = None
+
+    def stand_still(self, seconds: float) -> None:
+        self._now = round(self._now + seconds, _DIGITS)
 
     async def until(self, holds: Callable[[], object]) -> None:
         self._watched.append(watched := (holds, self.create_future()))

@@ -29,6 +29,8 @@ MOST_THREADS = 64
 """Of looks underway, and again of those that hang. Every mount gets one beyond either, so that none stops another."""
 _OWN_SHARE = 0.75
 """Of the seconds of a look: what has more to do than that ends by itself, and does not count as hanging."""
+_LATE_SECONDS = 0.5
+"""A timer that is so late says nothing of file systems: this process stood still, and what had an answer had no turn."""
 _MOST_PLACES = 1 << 16
 _ROOT = "/"
 
@@ -48,7 +50,8 @@ class _Look(Generic[R]):
 
 
 class FileLooks:
-    """Threads of their own, which nobody waits for longer than `seconds`: not even the end of the process.
+    """Threads of their own, which nobody waits for longer than `seconds`: not even the end of the process. What stood
+    still meanwhile, with all of the process, has them again.
 
     On the loop.
     """
@@ -115,13 +118,17 @@ class FileLooks:
             raise self._refusal()
         self._waiting.setdefault(look.place, deque()).append(look)
         self._begin_more()
+        loop = asyncio.get_running_loop()
         try:
-            async with asyncio.timeout(seconds):
-                return await look.answer
-        except TimeoutError:
-            # Whether it hangs is seen when it has had as long itself: it may have waited for its turn.
-            raise self._refusal() from None
+            while not look.answer.done():
+                began = loop.time()
+                await asyncio.wait((look.answer,), timeout=seconds)
+                if not look.answer.done() and not _stood_still(loop.time(), began, seconds):
+                    # Whether it hangs is seen when it has had as long itself: it may have waited for its turn.
+                    raise self._refusal()
+            return look.answer.result()
         finally:
+            look.answer.cancel()
             if look.timer is None:
                 self._withdraw(look)
 
@@ -171,12 +178,16 @@ class FileLooks:
         if self._underway.total() + self._hanging.total() > self._threads:
             self._threads += 1
             threading.Thread(target=self._run, name="pystachio-looking", daemon=True).start()
-        look.timer = loop.call_later(self.seconds, self._note_hanging, look)
+        look.timer = loop.call_later(self.seconds, self._note_hanging, look, loop.time())
         self._work.put(run)
 
-    def _note_hanging(self, look: _Look[Any]) -> None:
+    def _note_hanging(self, look: _Look[Any], began: float) -> None:
         """Too much time has passed."""
         if look.timer is None or look.hangs or look.has_ended:
+            return
+        loop = asyncio.get_running_loop()
+        if _stood_still(loop.time(), began, self.seconds):
+            look.timer = loop.call_later(self.seconds, self._note_hanging, look, loop.time())
             return
         look.hangs = True
         look.timer.cancel()
@@ -248,6 +259,11 @@ class Places:
                 return _ROOT
             path = above
         return path
+
+
+def _stood_still(now: float, began: float, seconds: float | None) -> bool:
+    """What should have taken so many seconds has taken many more."""
+    return seconds is not None and now - began > seconds + _LATE_SECONDS
 
 
 def _outcome(work: Callable[[], R]) -> tuple[Any, BaseException | None]:

@@ -18,7 +18,7 @@ from pystachio.planner import file_patterns
 from pystachio.planner.file_patterns import require_time
 from pystachio.server import file_looks
 from pystachio.server.file_looks import FileLooks, Places
-from tests.clock_by_hand import by_hand, pass_time, until
+from tests.clock_by_hand import by_hand, pass_time, stand_still, until
 
 
 class FileSystems:
@@ -109,6 +109,30 @@ async def test_what_hangs_is_refused_at_once_until_it_is_back(systems: FileSyste
         systems.answers.set()
         await until(lambda: not looks._hanging.total())
         assert await looks.look(systems.look, ["/dead/a"], str) == [["/DEAD/A"]]
+
+
+@by_hand
+async def test_what_stood_still_with_the_process_has_its_time_again(systems: FileSystems) -> None:
+    async with looking(2) as looks:
+        stopped = asyncio.create_task(looks.look(systems.look, ["/dead/a"], str))
+        hanging = asyncio.create_task(refused(looks, systems, "/dead/b"))
+        await systems.until_seen(2)
+        await pass_time(1)
+        stand_still(5)
+        await pass_time(1.9)
+        assert not stopped.done()
+        assert not hanging.done()
+        assert not looks._hanging.total()
+        await pass_time(0.1)
+        assert await hanging == 8
+        with pytest.raises(ResourceExhausted):
+            await stopped
+        systems.answers.set()
+        await until(lambda: not looks._hanging.total())
+        again = asyncio.create_task(looks.look(systems.look, ["/dead/a"], str))
+        await pass_time(0)
+        stand_still(5)
+        assert await again == [["/DEAD/A"]]
 
 
 @by_hand
