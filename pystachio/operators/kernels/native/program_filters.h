@@ -56,6 +56,10 @@ PS_INLINE void may_have(int32_t n, const int64_t *restrict values, const uint64_
         bloom_avx512(n, values, words, shift, out);
         return;
     }
+    if (has_avx2()) {
+        bloom_avx2(n, values, words, shift, out);
+        return;
+    }
 #endif
     bloom(n, values, words, shift, out);
 }
