@@ -2,7 +2,8 @@
 
 A test under `@by_hand` runs on a `StandingLoop`. `pass_time` moves its clock: what is due meanwhile happens exactly
 when it is due. `stand_still` moves it past that. `until` waits for what threads do, which takes none of that clock's
-time: a test waits for all that is to have happened before it lets time pass. The clock begins at 0: the loop's `time()` is what has passed.
+time: a test waits for all that is to have happened before it lets time pass. The clock begins at 0: the loop's `time()`
+is what has passed.
 
 `tests.virtual_time` is for code without threads: its clock jumps by itself, and would while a thread is at work.
 """

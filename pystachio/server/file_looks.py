@@ -30,7 +30,7 @@ MOST_THREADS = 64
 _OWN_SHARE = 0.75
 """Of the seconds of a look: what has more to do than that ends by itself, and does not count as hanging."""
 _LATE_SECONDS = 0.5
-"""A timer that is so late says nothing of file systems: this process stood still, and what had an answer had no turn."""
+"""A timer that is so late says nothing of file systems: this process stood still, and what was answered had no turn."""
 _MOST_PLACES = 1 << 16
 _ROOT = "/"
 
