@@ -47,7 +47,7 @@ def machine() -> str:
     )
     memory = next((int(line.split()[1]) >> 20 for line in _read("/proc/meminfo").splitlines() if "MemTotal" in line), 0)
     cores = len(_affinity())
-    loops = native.use_instructions()
+    loops = native.instructions() or "no compiled library"
     return (
         f"{model} ({loops}), {cores} cores, {memory} GiB, Python {platform.python_version()}, torch {torch.__version__}"
     )

@@ -150,3 +150,11 @@ def test_results_of_kept_answers_behave_like_others(session: pystachio.Session, 
     assert other.to_arrow().to_pylist() == [{"a": 501}], "it had ended before"
     with pytest.raises(InvalidRequest, match="not running"):
         session.sql(sql)
+
+
+def test_zeros_of_different_sign_are_not_taken_for_each_other(session: pystachio.Session) -> None:
+    infinity = float("inf")
+    sql = """select 1 / ((x + 1) * cast('0.0' as double)) as a, 1 / ((x + 1) * cast('-0.0' as double)) as b,
+             cast('0.0' as double) as c, cast('-0.0' as double) as d from t where x = 1"""
+    (row,) = session.sql(sql).to_arrow().to_pylist()
+    assert [str(value) for value in row.values()] == [str(infinity), str(-infinity), "0.0", "-0.0"]

@@ -105,7 +105,7 @@ def _decoder() -> Finding:
 
     problem = native.load().problem
     if not problem:
-        loops = native.use_instructions()
+        loops = native.instructions()
         return Finding("Parquet", f"decoded by the compiled library ({loops}); by pyarrow what it does not handle")
     advice = "scans take twice the CPU time: install gcc, then pip install --force-reinstall --no-deps pystachio-engine"
     return Finding("Parquet", f"decoded by pyarrow; no compiled library: {problem}", advice)

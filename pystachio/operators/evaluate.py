@@ -8,7 +8,6 @@ says must be evaluated.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, cast
@@ -147,10 +146,8 @@ async def bound_again(ctx: Context, expression: Expression, earlier: Bound | Non
 
 
 def _is_same(left: Literal, right: Literal) -> bool:
-    """Zeros of different sign are different, and NaN is not even itself."""
-    if left.type != right.type or type(left.value) is not type(right.value) or left.value != right.value:
-        return False
-    return not isinstance(left.value, float) or math.copysign(1, left.value) == math.copysign(1, right.value)
+    """NaN is not even itself."""
+    return left == right and type(left.value) is type(right.value) and bool(left.value == right.value)
 
 
 def _operand(expression: Expression, batch: Batch) -> Operand:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from math import copysign
 from typing import Any
 
 import pyarrow as pa
@@ -24,10 +25,21 @@ class FieldReference:
 @dataclass(frozen=True, slots=True)
 class Literal:
     """A constant. `value` is None for NULL, else: bool, int, float, str, bytes; a decimal is its scaled int; dates,
-    times, timestamps and durations are ints in the type's unit; a month_day_nano interval is (months, days, nanos)."""
+    times, timestamps and durations are ints in the type's unit; a month_day_nano interval is (months, days, nanos).
+
+    Zeros of different sign are different constants: what is divided by them is not the same.
+    """
 
     value: Any
     type: pa.DataType
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Literal):
+            return NotImplemented
+        mine, its = self.value, other.value
+        if not (mine is its or mine == its) or self.type != other.type:
+            return False
+        return not (isinstance(mine, float) and isinstance(its, float) and copysign(1, mine) != copysign(1, its))
 
 
 @dataclass(frozen=True, slots=True)

@@ -56,6 +56,7 @@ class Project:
     schema: Schema
 
     prefers_large_batches: ClassVar[bool] = False
+
     _known: _Known = field(default_factory=_Known, init=False, compare=False, repr=False)
 
     @property

@@ -45,13 +45,14 @@ class _Look(Generic[R]):
         self.answer = answer
         self.timer: asyncio.TimerHandle | None = None
         """Of a look that has begun."""
+        self.has_time_again = False
         self.hangs = False
         self.has_ended = False
 
 
 class FileLooks:
-    """Threads of their own, which nobody waits for longer than `seconds`: not even the end of the process. What stood
-    still meanwhile, with all of the process, has them again.
+    """Threads of their own, which nobody waits for longer than `seconds`: not even the end of the process. When
+    they are over late, because all of the process stood still, they begin again, once.
 
     On the loop.
     """
@@ -120,15 +121,16 @@ class FileLooks:
         self._begin_more()
         loop = asyncio.get_running_loop()
         try:
-            while not look.answer.done():
-                began = loop.time()
+            began = loop.time()
+            await asyncio.wait((look.answer,), timeout=seconds)
+            if not look.answer.done() and _stood_still(loop.time(), began, seconds):
                 await asyncio.wait((look.answer,), timeout=seconds)
-                if not look.answer.done() and not _stood_still(loop.time(), began, seconds):
-                    # Whether it hangs is seen when it has had as long itself: it may have waited for its turn.
-                    raise self._refusal()
+            if not look.answer.done():
+                # Whether it hangs is seen when it has had as long itself: it may have waited for its turn.
+                raise self._refusal()
             return look.answer.result()
         finally:
-            look.answer.cancel()
+            look.answer.cancel()  # nobody takes it any more
             if look.timer is None:
                 self._withdraw(look)
 
@@ -186,7 +188,8 @@ class FileLooks:
         if look.timer is None or look.hangs or look.has_ended:
             return
         loop = asyncio.get_running_loop()
-        if _stood_still(loop.time(), began, self.seconds):
+        if not look.has_time_again and _stood_still(loop.time(), began, self.seconds):
+            look.has_time_again = True
             look.timer = loop.call_later(self.seconds, self._note_hanging, look, loop.time())
             return
         look.hangs = True

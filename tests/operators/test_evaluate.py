@@ -224,6 +224,14 @@ def _codes(rows: Batch, codes: list[int]) -> tuple[Any, Any]:
     return column.codes.new_tensor(codes), column.dictionary
 
 
+def test_zeros_of_different_sign_are_different_constants() -> None:
+    zero, minus = Literal(0.0, pa.float64()), Literal(-0.0, pa.float64())
+    assert zero != minus
+    assert zero == Literal(0.0, pa.float64())
+    assert Literal(1, pa.int32()) != Literal(1, pa.int64())
+    assert len({call("divide", NUMBER, zero), call("divide", NUMBER, minus), call("divide", NUMBER, zero)}) == 2
+
+
 class TestScalars:
     @staticmethod
     def context(**slots: Literal) -> Context:

@@ -12,6 +12,7 @@ from pystachio.operators import decimals
 from pystachio.operators.aggregation.states import StateKind, floats_of
 from pystachio.operators.column import BytesColumn, Column, DictionaryColumn, FixedColumn, ViewColumn, WideDecimalColumn
 from pystachio.operators.functions.exact import checked, from_limbs, limbs
+from pystachio.operators.functions.types import scale_of
 from pystachio.operators.kernels import primitives
 from pystachio.operators.kernels.arithmetic import divide_rounded
 from pystachio.operators.kernels.bounds import bounds_of
@@ -70,7 +71,7 @@ def _average(total: Column, count: Column, type_: pa.DataType) -> Column:
     divisor = counts.clamp(min=1)
     if pa.types.is_floating(type_):
         return FixedColumn(type_, (floats_of(total) / divisor).to(_float_dtype(type_)), validity)
-    digits = _scale(type_) - _scale(total.type)
+    digits = scale_of(type_) - scale_of(total.type)
     if isinstance(total, FixedColumn) and digits >= 0:
         bounds = bounds_of(total)
         if bounds is not None and max(abs(bounds[0]), abs(bounds[1])) * 10**digits < 2**62:
@@ -118,10 +119,6 @@ def _counts(column: Column) -> torch.Tensor:
 
 def _or_none(validity: torch.Tensor) -> torch.Tensor | None:
     return None if primitives(validity.device).all_true(validity) else validity
-
-
-def _scale(type_: pa.DataType) -> int:
-    return int(type_.scale) if pa.types.is_decimal(type_) else 0
 
 
 def _float_dtype(type_: pa.DataType) -> torch.dtype:

@@ -17,6 +17,7 @@ from pystachio.operators.functions import exact
 from pystachio.operators.functions.operands import float_dtype, is_text, unscaled
 from pystachio.operators.functions.text_casts import from_text, to_text
 from pystachio.operators.functions.time_values import convert_time, split_days
+from pystachio.operators.functions.types import scale_of
 from pystachio.operators.functions.units import is_number, step_of
 from pystachio.operators.kernels import primitives
 from pystachio.operators.kernels.arithmetic import round_half_away
@@ -111,17 +112,13 @@ def _between_numbers(values: FixedColumn | WideDecimalColumn, type_: pa.DataType
     if pa.types.is_boolean(type_):
         limbs = exact.limbs(values, device_of(values))
         return FixedColumn(type_, (limbs.low != 0) | (limbs.high != 0), valid)
-    digits = _scale(type_) - _scale(values.type)
+    digits = scale_of(type_) - scale_of(values.type)
     if isinstance(values, WideDecimalColumn):
         rescaled = decimals.rescale(decimals.Limbs(values.high, values.low), digits, valid)
         return exact.from_limbs(rescaled, type_, valid)
     if values.values.dtype == torch.bool:
         values = FixedColumn(values.type, values.values.to(torch.int8), valid, (0, 1))
     return exact.rescale(values, digits, type_, valid)
-
-
-def _scale(type_: pa.DataType) -> int:
-    return int(type_.scale) if pa.types.is_decimal(type_) else 0
 
 
 def _reinterpreted(values: FixedColumn, type_: pa.DataType) -> FixedColumn:

@@ -6,7 +6,8 @@ an integer. What fits is a FixedColumn of the narrowest dtype that the range pro
 
 from __future__ import annotations
 
-from typing import Final, cast
+from functools import lru_cache
+from typing import cast
 
 import pyarrow as pa
 import torch
@@ -23,9 +24,6 @@ from pystachio.operators.kernels.arithmetic import INT64, divide_rounded, range_
 from pystachio.operators.kernels.bounds import measured_bounds
 from pystachio.operators.kernels.compare import limbs_of
 from pystachio.operators.kernels.selection import device_of, plain
-
-_SIGNED: Final = {8: pa.int8(), 16: pa.int16(), 32: pa.int32(), 64: pa.int64()}
-_UNSIGNED: Final = {8: pa.uint8(), 16: pa.uint16(), 32: pa.uint32(), 64: pa.uint64()}
 
 
 def combine(
@@ -83,8 +81,6 @@ def _combine_fixed(
             dtype = torch.promote_types(dtype, narrowest_dtype((operand, operand)))
     device = first.device if isinstance(first, torch.Tensor) else cast(torch.Tensor, second).device
     values = primitives(device).arithmetic(function, first, second, dtype)
-    if digits == 0 and fits(bounds, limits_of(type_)):
-        return FixedColumn(type_, values, valid, bounds)
     return rescale(FixedColumn(type_, values, valid, bounds), digits, type_, valid)
 
 
@@ -122,20 +118,14 @@ def limbs(operand: Operand, device: torch.device) -> Limbs:
     return decimals.widen(cast(torch.Tensor, integers(values)))
 
 
-_INTEGER_LIMITS: Final = {
-    **{type_.id: (-(2 ** (bits - 1)), 2 ** (bits - 1) - 1) for bits, type_ in _SIGNED.items()},
-    **{type_.id: (0, min(2**bits - 1, INT64[1])) for bits, type_ in _UNSIGNED.items()},
-}
-
-
+@lru_cache(maxsize=256)
 def limits_of(type_: pa.DataType) -> Bounds:
     """The stored integers that a type allows."""
-    known = _INTEGER_LIMITS.get(type_.id)
-    if known is not None:
-        return known
     if pa.types.is_decimal(type_):
         largest = 10**type_.precision - 1
         return -largest, largest
+    if pa.types.is_unsigned_integer(type_):
+        return 0, min(2**type_.bit_width - 1, INT64[1])
     width: int = type_.bit_width
     return -(2 ** (width - 1)), 2 ** (width - 1) - 1
 

@@ -20,7 +20,7 @@ from pystachio.operators.functions import exact
 from pystachio.operators.functions.arithmetic import float_column
 from pystachio.operators.functions.function import Function, Invocation, Kernel, Operand, always, same_as_first
 from pystachio.operators.functions.operands import any_valid, boolean_column, column, floats, integers
-from pystachio.operators.functions.types import common_type
+from pystachio.operators.functions.types import common_type, scale_of
 from pystachio.operators.kernels.arithmetic import INT64, round_half_away
 from pystachio.operators.kernels.dates import floor_divide
 from pystachio.operators.kernels.selection import plain
@@ -34,10 +34,6 @@ def _numbers(invocation: Invocation) -> FixedColumn | WideDecimalColumn:
 
 def _is_float(values: FixedColumn | WideDecimalColumn) -> bool:
     return isinstance(values, FixedColumn) and values.values.dtype.is_floating_point
-
-
-def _scale(type_: pa.DataType) -> int:
-    return int(type_.scale) if pa.types.is_decimal(type_) else 0
 
 
 def _of_floats(function: Callable[[torch.Tensor], torch.Tensor]) -> Kernel:
@@ -81,7 +77,7 @@ def _sign(invocation: Invocation) -> Operand:
     sign = torch.where(values.isnan(), values, torch.sign(values))
     if pa.types.is_floating(invocation.type):
         return float_column(sign, invocation.type)
-    whole = torch.sign(values).to(torch.int64) * 10 ** _scale(invocation.type)
+    whole = torch.sign(values).to(torch.int64) * 10 ** scale_of(invocation.type)
     return exact.checked(FixedColumn(invocation.type, whole), invocation.type, invocation.valid)
 
 
@@ -98,9 +94,9 @@ def _whole(direction: str) -> Kernel:
             numbers = floats(values)
             assert isinstance(numbers, torch.Tensor)
             return float_column(of_floats(numbers), invocation.type)
-        scale = _scale(values.type)
+        scale = scale_of(values.type)
         whole = _whole_limbs(values, scale, direction)
-        digits = _scale(invocation.type)
+        digits = scale_of(invocation.type)
         return exact.from_limbs(decimals.rescale(whole, digits, invocation.valid), invocation.type, invocation.valid)
 
     return kernel
@@ -145,11 +141,11 @@ def _round(invocation: Invocation) -> Operand:
         numbers = floats(values)
         assert isinstance(numbers, torch.Tensor)
         return float_column(_round_floats(numbers, kept), invocation.type)
-    scale = _scale(values.type)
+    scale = scale_of(values.type)
     drop = max(scale - kept, 0)
     limbs = exact.limbs(values, _device(values))
     rounded = decimals.rescale(limbs, -drop, invocation.valid)
-    result = decimals.rescale(rounded, _scale(invocation.type) - (scale - drop), invocation.valid)
+    result = decimals.rescale(rounded, scale_of(invocation.type) - (scale - drop), invocation.valid)
     return exact.from_limbs(result, invocation.type, invocation.valid)
 
 

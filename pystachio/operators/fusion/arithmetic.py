@@ -9,6 +9,7 @@ import torch
 
 from pystachio.operators.functions.exact import limits_of
 from pystachio.operators.functions.operands import fits, narrowest_dtype
+from pystachio.operators.functions.types import scale_of
 from pystachio.operators.fusion.division import quotient
 from pystachio.operators.fusion.trace import Form, NotTraceable, Symbol, Trace
 from pystachio.operators.kernels.arithmetic import INT64, range_of
@@ -37,8 +38,7 @@ def float_register(trace: Trace, symbol: Symbol) -> Register:
         case Form.FLOAT:
             return trace.values(symbol)
         case Form.INTEGER if pa.types.is_decimal(symbol.type) or pa.types.is_integer(symbol.type):
-            scale = symbol.type.scale if pa.types.is_decimal(symbol.type) else 0
-            divisor = bits(float(10**scale))
+            divisor = bits(float(10 ** scale_of(symbol.type)))
             return trace.assembler.compute(Operation.TO_FLOAT, trace.values(symbol), x=divisor)
         case _:
             raise NotTraceable(f"{symbol.type} as a float")
@@ -63,10 +63,10 @@ def arithmetic(trace: Trace, function: str, left: Symbol, right: Symbol, type_: 
     if not all(_is_exact(part) for part in (left.type, right.type, type_)):
         raise NotTraceable(f"{function} as {type_}")
     if function == "multiply":
-        if _scale(type_) != _scale(left.type) + _scale(right.type):
+        if scale_of(type_) != scale_of(left.type) + scale_of(right.type):
             raise NotTraceable("a product in another scale")
     else:
-        left, right = (_rescaled(trace, side, _scale(type_)) for side in (left, right))
+        left, right = (_rescaled(trace, side, scale_of(type_)) for side in (left, right))
     assert left.bounds is not None
     assert right.bounds is not None
     bounds = range_of(function, left.bounds, right.bounds)
@@ -98,12 +98,8 @@ def _is_exact(type_: pa.DataType) -> bool:
     return bool(pa.types.is_integer(type_) or pa.types.is_decimal(type_))
 
 
-def _scale(type_: pa.DataType) -> int:
-    return int(type_.scale) if pa.types.is_decimal(type_) else 0
-
-
 def _rescaled(trace: Trace, symbol: Symbol, scale: int) -> Symbol:
-    digits = scale - _scale(symbol.type)
+    digits = scale - scale_of(symbol.type)
     if digits == 0:
         return symbol
     assert symbol.bounds is not None
@@ -130,7 +126,7 @@ def cast(trace: Trace, symbol: Symbol, type_: pa.DataType) -> Symbol:
         return as_float(trace, symbol)
     if symbol.form is not Form.INTEGER or not (_is_exact(symbol.type) and _is_exact(type_)):
         raise NotTraceable(f"{symbol.type} as {type_}")
-    scaled = _rescaled(trace, symbol, _scale(type_))
+    scaled = _rescaled(trace, symbol, scale_of(type_))
     if not fits(scaled.bounds, limits_of(type_)):
         raise NotTraceable("a cast that may fail")
     return Symbol(type_, Form.INTEGER, scaled.dtype, scaled.values, scaled.valid, scaled.bounds)

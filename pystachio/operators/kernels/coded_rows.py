@@ -9,7 +9,7 @@ from pystachio.operators.kernels.host_memory import copied, empty, taken
 from pystachio.operators.kernels.strings import index
 
 _USUAL_SHARE = 8
-"""At first there is room for one row in so many."""
+"""At first there is room for one row in so many; where more are wanted, a second pass has room for all."""
 
 
 def rows_of_codes(codes: torch.Tensor, is_wanted: torch.Tensor) -> torch.Tensor:
@@ -30,6 +30,7 @@ def rows_of_codes(codes: torch.Tensor, is_wanted: torch.Tensor) -> torch.Tensor:
             *(codes.data_ptr(), codes.itemsize, rows, is_wanted.data_ptr(), is_wanted.shape[0]),
             *(found.data_ptr(), capacity),
         )
+        assert count >= 0, "codes of a width that it knows"
         if count <= capacity:
-            return copied(found[:count])
+            return found if count == capacity else copied(found[:count])
         capacity = count

@@ -16,12 +16,12 @@ from pystachio.operators.kernels.thresholds import Threshold
 
 
 class CodedRows(NamedTuple):
-    """Positions (int64, ascending), whether they are all that stands before the threshold or may yet turn out not to,
-    and whether the rows have passed the predicate."""
-
     rows: torch.Tensor
+    """Positions, int64, ascending."""
     are_before: bool
+    """Whether all of them stand before the threshold; else other keys decide of those that tie in the first."""
     are_tested: bool
+    """Whether they have passed the predicate."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -54,6 +54,7 @@ class BestRows:
     threshold: Threshold | None = None
     _parts: list[Batch] = field(default_factory=list)
     _found: int = 0
+    """Rows before the threshold, since they were last cut."""
     _held: int = 0
     _is_cut: bool = False
     _lock: threading.Lock = field(default_factory=threading.Lock)

@@ -9,7 +9,7 @@ import pytest
 from pystachio.operators.kernels import native
 from pystachio.operators.kernels.native import Instructions
 
-_THERE = native.use_instructions() or Instructions.PLAIN
+_THERE = native.instructions() or Instructions.PLAIN
 
 
 @pytest.fixture(params=[each for each in Instructions if each <= _THERE], ids=lambda each: each.name)

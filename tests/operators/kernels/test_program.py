@@ -168,12 +168,14 @@ def test_arithmetic_on_floats(count: int, which: str) -> None:
     values, whole = [fractions(chance, count), fractions(chance, count)], numbers(chance, count)
     a, b = (written.load(side) for side in values)
     x, y = (chosen(side, rows) for side in values)
-    hundred = int(np.float64(100).view(np.int64))
+    one, hundred = (int(np.float64(number).view(np.int64)) for number in (1, 100))
+    exact = chosen(whole, rows).astype(np.float64)
     with np.errstate(all="ignore"):
-        wanted = [x + y, x - y, x * y, x / y, chosen(whole, rows).astype(np.float64) / 100]
+        wanted = [x + y, x - y, x * y, x / y, exact / 100, exact]
     for operation in ("ADD", "SUBTRACT", "MULTIPLY", "DIVIDE"):
         written.out(written.compute(Operation[f"{operation}_FLOATS"], a, b), torch.float64)
-    written.out(written.compute(Operation.TO_FLOAT, written.load(whole), x=hundred), torch.float64)
+    for divisor in (hundred, one):
+        written.out(written.compute(Operation.TO_FLOAT, written.load(whole), x=divisor), torch.float64)
     for found, expected in zip(written.run(count, rows), wanted, strict=True):
         same(found, expected)
 

@@ -157,9 +157,15 @@ def library(rows: int | None = None) -> ctypes.CDLL | None:
     return loaded.library if brief is None else brief
 
 
+def instructions() -> Instructions | None:
+    """Which the library's loops use; None without the library."""
+    loaded = load().library
+    return None if loaded is None else Instructions(loaded.pystachio_instructions())
+
+
 def use_instructions(most: Instructions = Instructions.AVX512) -> Instructions | None:
-    """Which the library's loops use from here on: `most`, or what the processor has; None without the library. Only
-    while nothing runs: it is for tests, and says what there is."""
+    """Which the library's loops use from here on: `most`, or what the processor has; None without the library. For
+    tests, while nothing runs."""
     loaded = load().library
     return None if loaded is None else Instructions(loaded.pystachio_use_instructions(most))
 
@@ -220,6 +226,7 @@ def _declare_arrays(loaded: ctypes.CDLL) -> None:
     arguments = {
         "find_chunks": (pointer, number, number, number, pointer, pointer),
         "describe_chunks": (pointer, number, pointer, number, pointer),
+        "instructions": (),
         "use_instructions": (width,),
         "use_large_pages": (pointer, number),
         "clear": (pointer, number),

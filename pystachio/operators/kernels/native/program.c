@@ -210,7 +210,10 @@ PS_CLONES static void run_from(ps_run *run, const ps_instruction *now, vector v,
             double divisor, *out = FLOATS(now->out);
             const int64_t *a = INTEGERS(now->a);
             memcpy(&divisor, &now->x, sizeof divisor);
-            EACH(out[i] = to_double(a[i]);)
+            if (has_avx2() && !has_avx512())
+                EACH(out[i] = to_double(a[i]);)
+            else
+                EACH(out[i] = (double)a[i];)
             if (divisor != 1.0) EACH(out[i] /= divisor;)
         } break;
         case PS_FROM_MASK: {

@@ -43,10 +43,7 @@ PS_INLINE void kept_positions(int32_t n, const uint8_t *restrict mask, uint16_t 
             count += mask[i + j];
         }
     }
-    for (; i < n; i++) {
-        kept[count] = (uint16_t)i;
-        count += mask[i];
-    }
+    kept_one_by_one(i, n, mask, kept, count);
 }
 
 PS_INLINE void may_have(int32_t n, const int64_t *restrict values, const uint64_t *restrict words, int64_t shift,

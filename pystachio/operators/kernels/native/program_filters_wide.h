@@ -1,4 +1,4 @@
-/* Loops of program_filters.h with instructions that compilers do not find, for processors with AVX-512 and with AVX2. */
+/* Loops of program_filters.h with instructions that compilers do not find, for AVX-512 and for AVX2. */
 #ifndef PYSTACHIO_PROGRAM_FILTERS_WIDE_H
 #define PYSTACHIO_PROGRAM_FILTERS_WIDE_H
 
@@ -6,8 +6,17 @@
 
 #include "clones.h"
 #include "key_sets.h"
-#include "program.h"
+#include "program_loops.h"
 #include "wide.h"
+
+/* Positions from row i on, behind `count` others. */
+PS_INLINE void kept_one_by_one(int32_t i, int32_t n, const uint8_t *restrict mask, uint16_t *restrict kept,
+                               int32_t count) {
+    for (; i < n; i++) {
+        kept[count] = (uint16_t)i;
+        count += mask[i];
+    }
+}
 
 #if PS_HAS_WIDE
 
@@ -32,7 +41,7 @@ kept_positions_avx512(int32_t n, const uint8_t *restrict mask, uint16_t *restric
 /* 16 rows at a time. */
 __attribute__((target("avx512f,avx512bw,avx512vl"))) static void
 bits_avx512(int32_t n, const void *column, int32_t kind, const uint32_t *words, uint32_t low, uint32_t span,
-          uint8_t *restrict out) {
+            uint8_t *restrict out) {
     const __m512i first = _mm512_set1_epi32((int32_t)low), width = _mm512_set1_epi32((int32_t)span);
     const __m512i one = _mm512_set1_epi32(1), low_bits = _mm512_set1_epi32(31);
     for (int32_t i = 0; i < n; i += 16) {
@@ -58,7 +67,7 @@ bits_avx512(int32_t n, const void *column, int32_t kind, const uint32_t *words, 
 /* 64 rows at a time, by a table of at most 128 bytes, which two registers hold. */
 __attribute__((target("avx512f,avx512bw,avx512vl,avx512vbmi"))) static void
 member_bytes_avx512(int32_t n, const uint8_t *restrict column, const uint8_t *restrict table, uint8_t low, uint8_t span,
-                  uint8_t *restrict out) {
+                    uint8_t *restrict out) {
     const __m512i first = _mm512_set1_epi8((char)low), width = _mm512_set1_epi8((char)span);
     int32_t upper = span > BYTES_AT_ONCE ? span - BYTES_AT_ONCE : 0;
 #define LEADING(COUNT) ((COUNT) >= BYTES_AT_ONCE ? ~(__mmask64)0 : ((__mmask64)1 << (COUNT)) - 1)
@@ -76,8 +85,9 @@ member_bytes_avx512(int32_t n, const uint8_t *restrict column, const uint8_t *re
 /* `bloom` of program_loops.h, 8 rows at a time. */
 __attribute__((target("avx512f,avx512bw,avx512vl,avx512dq"))) static void
 bloom_avx512(int32_t n, const int64_t *restrict values, const uint64_t *restrict words, int64_t shift,
-           uint8_t *restrict out) {
-    const __m512i first = _mm512_set1_epi64((int64_t)PS_BLOOM_FIRST), second = _mm512_set1_epi64((int64_t)PS_BLOOM_SECOND);
+             uint8_t *restrict out) {
+    const __m512i first = _mm512_set1_epi64((int64_t)PS_BLOOM_FIRST);
+    const __m512i second = _mm512_set1_epi64((int64_t)PS_BLOOM_SECOND);
     const __m512i one = _mm512_set1_epi64(1), low_bits = _mm512_set1_epi64(63);
     const __m128i to_word = _mm_cvtsi64_si128(shift);
     for (int32_t i = 0; i < n; i += 8) {
@@ -122,10 +132,7 @@ kept_positions_avx2(int32_t n, const uint8_t *restrict mask, uint16_t *restrict 
             count += __builtin_popcount(eight);
         }
     }
-    for (; i < n; i++) {
-        kept[count] = (uint16_t)i;
-        count += mask[i];
-    }
+    kept_one_by_one(i, n, mask, kept, count);
 }
 
 /* 8 rows at a time. */
@@ -152,13 +159,10 @@ bits_avx2(int32_t n, const void *column, int32_t kind, const uint32_t *words, ui
         __m128i narrow = _mm_packs_epi32(_mm256_castsi256_si128(set), _mm256_extracti128_si256(set, 1));
         _mm_storel_epi64((__m128i *)(out + i), _mm_packs_epi16(narrow, narrow));
     }
-    for (; i < n; i++) {
-        int32_t value = kind == PS_INT32   ? ((const int32_t *)column)[i]
-                        : kind == PS_INT16 ? ((const int16_t *)column)[i]
-                                           : ((const int8_t *)column)[i];
-        uint32_t at = (uint32_t)value - low;
-        out[i] = at < span ? words[at >> 5] >> (at & 31) & 1 : 0;
-    }
+    int64_t rest[8];
+    vector behind = {i, n - i, 1, NULL};
+    load_integer(behind, column, kind, rest);
+    bit(n - i, rest, (const uint8_t *)words, (int32_t)low, span, out + i);
 }
 
 /* The lower 64 bits of products, which AVX2 has only of 32 bits. */
@@ -187,10 +191,7 @@ bloom_avx2(int32_t n, const int64_t *restrict values, const uint64_t *restrict w
         int32_t four = _mm256_movemask_pd(_mm256_castsi256_pd(set));
         for (int32_t j = 0; j < 4; j++) out[i + j] = four >> j & 1;
     }
-    for (; i < n; i++) {
-        uint64_t hash = ps_bloom_hash(values[i]), wanted = ps_bloom_bits(hash);
-        out[i] = (words[hash >> shift] & wanted) == wanted;
-    }
+    bloom(n - i, values + i, words, shift, out + i);
 }
 #endif
 

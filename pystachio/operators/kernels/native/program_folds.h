@@ -24,10 +24,10 @@
 #define TINY_SLOTS 8
 
 #if PS_HAS_WIDE
-#define PS_WIDE __attribute__((target("avx512f,avx512bw,avx512vl,avx512dq")))
+#define PS_FOR_AVX512 __attribute__((target("avx512f,avx512bw,avx512vl,avx512dq")))
 
 /* What OF_SLOTS does, in one pass: the sums of so many slots in registers. Without `values` each row counts 1. */
-PS_WIDE PS_INLINE void sums_in_registers(int32_t n, const int64_t *restrict codes, int32_t slots,
+PS_FOR_AVX512 PS_INLINE void slots_avx512(int32_t n, const int64_t *restrict codes, int32_t slots,
                                          const uint8_t *restrict mask, const uint64_t *restrict values,
                                          uint64_t *restrict into) {
     __m512i sums[TINY_SLOTS];
@@ -52,10 +52,10 @@ PS_WIDE PS_INLINE void sums_in_registers(int32_t n, const int64_t *restrict code
     }
 }
 
-#define PS_NARROW __attribute__((target("avx2")))
+#define PS_FOR_AVX2 __attribute__((target("avx2")))
 
 /* The same, four rows at a time. */
-PS_NARROW PS_INLINE void sums_in_few_registers(int32_t n, const int64_t *restrict codes, int32_t slots,
+PS_FOR_AVX2 PS_INLINE void slots_avx2(int32_t n, const int64_t *restrict codes, int32_t slots,
                                                const uint8_t *restrict mask, const uint64_t *restrict values,
                                                uint64_t *restrict into) {
     __m256i sums[TINY_SLOTS];
@@ -102,8 +102,8 @@ PS_NARROW PS_INLINE void sums_in_few_registers(int32_t n, const int64_t *restric
         }                                                                                                              \
         for (int64_t slot = 0; slot < slots; slot++) state[slot] += sums[slot];                                        \
     }
-PS_WIDE SUMS_WIDE(sums_avx512, sums_in_registers)
-PS_NARROW SUMS_WIDE(sums_avx2, sums_in_few_registers)
+PS_FOR_AVX512 SUMS_WIDE(sums_avx512, slots_avx512)
+PS_FOR_AVX2 SUMS_WIDE(sums_avx2, slots_avx2)
 #undef SUMS_WIDE
 #undef OF_MASKS
 

@@ -201,10 +201,12 @@ PS_INLINE void compare(int32_t n, int32_t comparison, const int64_t *restrict a,
     }
 }
 
-/* (double)value, for loops: AVX2 converts no 64-bit integers. Both halves are put where they are the last bits of a double,
- * 2^52 and more for the lower one, 2^84 and more for the upper one with its sign; only the sum of the two is rounded. */
+/* (double)value, for loops with AVX2, which converts no 64-bit integers. Both halves are put where they are the last
+ * bits of a double, 2^52 and more for the lower one, 2^84 and more for the upper one with its sign; only the sum of the
+ * two is rounded. */
 PS_INLINE double to_double(int64_t value) {
-    uint64_t low = ((uint64_t)value & 0xFFFFFFFF) | 0x4330000000000000, high = ((uint64_t)value >> 32) ^ 0x4530000080000000;
+    uint64_t low = ((uint64_t)value & 0xFFFFFFFF) | 0x4330000000000000;
+    uint64_t high = ((uint64_t)value >> 32) ^ 0x4530000080000000;
     double lower, upper;
     memcpy(&lower, &low, sizeof lower);
     memcpy(&upper, &high, sizeof upper);

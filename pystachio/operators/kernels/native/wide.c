@@ -17,6 +17,8 @@ static int32_t of_processor(void) {
 
 __attribute__((constructor)) static void find_instructions(void) { ps_instructions = of_processor(); }
 
+int32_t pystachio_instructions(void) { return ps_instructions; }
+
 int32_t pystachio_use_instructions(int32_t most) {
     int32_t there = of_processor();
     ps_instructions = most < there ? most : there;

@@ -1,5 +1,5 @@
-/* Which loops may be used that are written with AVX2 or AVX-512 instructions, where compilers find none that are as fast:
- * they are there where PS_HAS_WIDE, and run where the processor has them. */
+/* Which loops may be used that are written with AVX2 or AVX-512 instructions, where compilers find none that are as
+ * fast: they are there where PS_HAS_WIDE, and run where the processor has them. */
 #ifndef PYSTACHIO_WIDE_H
 #define PYSTACHIO_WIDE_H
 
@@ -21,6 +21,8 @@ extern int32_t ps_instructions;
 
 static inline int has_avx2(void) { return ps_instructions >= PS_AVX2; }
 static inline int has_avx512(void) { return ps_instructions >= PS_AVX512; }
+
+PS_EXPORT int32_t pystachio_instructions(void);
 
 /* Use `most` of them, or what the processor has if that is less. Returns which. For tests, while nothing else runs. */
 PS_EXPORT int32_t pystachio_use_instructions(int32_t most);
