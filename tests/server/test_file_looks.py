@@ -136,6 +136,18 @@ async def test_what_stood_still_with_the_process_has_its_time_again(systems: Fil
 
 
 @by_hand
+async def test_a_process_that_stands_still_again_and_again_waits_for_nothing(systems: FileSystems) -> None:
+    async with looking(2) as looks:
+        hanging = asyncio.create_task(refused(looks, systems, "/dead/a"))
+        await systems.until_seen(1)
+        for _ in range(2):
+            stand_still(5)
+            await pass_time(0)
+        assert await hanging == 10
+        assert looks._hanging.total() == 1
+
+
+@by_hand
 async def test_a_mount_that_hangs_does_not_stop_others(systems: FileSystems) -> None:
     """However many paths below it are asked for, and whoever is waiting for them."""
     async with looking(0.3) as looks:
