@@ -4,6 +4,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 SOURCES := pystachio tests benchmarks
+NATIVE := pystachio/operators/kernels/native pystachio/io_scheduler/devices/native
 
 .PHONY: demo test test-all test-gpu check format bench bench-gpu gpu-wheels wheel clean
 
@@ -44,9 +45,9 @@ wheel: $(STAMP)
 	$(BIN)/python -m build --wheel --outdir dist
 
 clean:
-	rm -rf $(VENV) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache pystachio/operators/kernels/native/*.so
+	rm -rf $(VENV) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache $(addsuffix /*.so,$(NATIVE))
 
-$(STAMP): pyproject.toml setup.py $(wildcard pystachio/operators/kernels/native/*.[ch])
+$(STAMP): pyproject.toml setup.py $(wildcard $(addsuffix /*.[ch],$(NATIVE)))
 	@command -v $(PYTHON) >/dev/null 2>&1 || \
 	    { echo "Python is missing. On Debian: sudo apt install python3 python3-venv. Or name one: make PYTHON=/path/to/python3.11"; exit 1; }
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \

@@ -55,6 +55,7 @@ def examine() -> Iterator[Finding]:
     yield _spill_folder(settings)
     yield _page_cache(settings)
     yield _storage()
+    yield _disk_threads()
     yield from _network()
 
 
@@ -100,6 +101,9 @@ def _devices() -> Iterator[Finding]:
         yield Finding("device", "cpu", advice)
 
 
+_BUILD = "install gcc, then pip install --force-reinstall --no-deps pystachio-engine"
+
+
 def _decoder() -> Finding:
     from pystachio.operators.kernels import native
 
@@ -107,7 +111,7 @@ def _decoder() -> Finding:
     if not problem:
         loops = native.instructions()
         return Finding("Parquet", f"decoded by the compiled library ({loops}); by pyarrow what it does not handle")
-    advice = "scans take twice the CPU time: install gcc, then pip install --force-reinstall --no-deps pystachio-engine"
+    advice = f"scans take twice the CPU time: {_BUILD}"
     return Finding("Parquet", f"decoded by pyarrow; no compiled library: {problem}", advice)
 
 
@@ -193,6 +197,15 @@ def _storage() -> Finding:
         return Finding("kvikio", f"{report.version}, GPUDirect Storage on")
     advice = "install nvidia-fs and a file system that supports GPUDirect Storage (ext4, XFS on NVMe)"
     return Finding("kvikio", f"{report.version}, GPUDirect Storage off: compatibility mode", advice)
+
+
+def _disk_threads() -> Finding:
+    from pystachio.io_scheduler.devices import native
+
+    problem = native.load().problem
+    if not problem:
+        return Finding("disk threads", "compiled: a chunk that the posix device moves waits for no Python")
+    return Finding("disk threads", f"Python's; no compiled library: {problem}", f"reads take more CPU time: {_BUILD}")
 
 
 def _network() -> Iterator[Finding]:

@@ -5,6 +5,7 @@ Importing this loads no device; `choose` does.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -90,29 +91,48 @@ def choose(name: DeviceName = "auto", *, direct: bool = False, sparing: bool = F
     """
     from pystachio.io_scheduler.devices import nvme, posix
     from pystachio.io_scheduler.devices.deferred import DeferredDevice
-    from pystachio.io_scheduler.devices.disks import is_local
-    from pystachio.io_scheduler.devices.page_cache import Admission
+
+    open_posix = partial(_open_posix, direct=direct, sparing=sparing)
 
     def open_nvme(link: Link) -> Device:
         return nvme.NvmeDevice(name=link.name, direction=link.direction)
 
-    def open_posix(link: Link) -> Device:
-        around = direct or link.direction is Direction.WRITE
-        if sparing and not around and is_local(link):
-            return posix.PosixDevice(name=link.name, direct=True, admission=Admission())
-        return posix.PosixDevice(name=link.name, direction=link.direction, direct=around)
-
-    def open_nvme_or_posix(link: Link) -> Device:
+    def open_nvme_or_posix(link: Link, loop: asyncio.AbstractEventLoop | None) -> Device:
         try:
             return open_nvme(link)
         except Unsupported:
-            return open_posix(link)
+            return open_posix(link, loop)
 
     def open_later(link: Link) -> Device:
         limits = LinkLimits(chunk_bytes=posix.CHUNK_BYTES, window_bytes=posix.WINDOW_BYTES)
-        open_device = open_nvme if name == "nvme" else open_nvme_or_posix
-        return DeferredDevice(partial(open_device, link), limits=limits)
+        if name == "nvme":
+            return DeferredDevice(partial(open_nvme, link), limits=limits)
+        return DeferredDevice(partial(open_nvme_or_posix, link, _running_loop()), limits=limits)
 
     if name == "posix" or (name == "auto" and (direct or not nvme.driver_is_loadable())):
-        return open_posix
+        return lambda link: open_posix(link, _running_loop())
     return open_later
+
+
+def _open_posix(link: Link, loop: asyncio.AbstractEventLoop | None, *, direct: bool, sparing: bool) -> Device:
+    """In compiled threads where the library is there, and a loop to tell of ends; else in Python's."""
+    from pystachio.io_scheduler.devices import native
+    from pystachio.io_scheduler.devices.compiled import CompiledDevice
+    from pystachio.io_scheduler.devices.disks import is_local
+    from pystachio.io_scheduler.devices.page_cache import Admission
+    from pystachio.io_scheduler.devices.posix import PosixDevice
+
+    direct = direct or link.direction is Direction.WRITE
+    admission = Admission() if sparing and not direct and is_local(link) else None
+    direct = direct or admission is not None
+    library = native.load()
+    if loop is None or library.library is None:
+        return PosixDevice(name=link.name, direction=link.direction, direct=direct, admission=admission)
+    return CompiledDevice(library, loop, direction=link.direction, direct=direct, admission=admission)
+
+
+def _running_loop() -> asyncio.AbstractEventLoop | None:
+    try:
+        return asyncio.get_running_loop()
+    except RuntimeError:
+        return None

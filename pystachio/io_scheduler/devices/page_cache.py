@@ -82,20 +82,27 @@ class Admission:
 
     def goes_around(self, path: str, descriptor: int, offset: int, length: int) -> bool:
         """Whether this chunk of the open file is to be read around the page cache."""
-        if self.disk_is_slow:
+        if not self.may_go_around(path, offset):
             return False
-        granule = path, offset // _GRANULE_BYTES
-        with self._lock:
-            if granule in self._seen:
-                return False
         cached = self._cached(descriptor, offset, length)
         if cached is None or 2 * cached >= length:
             return False
+        self.note_around(path, offset)
+        return True
+
+    def may_go_around(self, path: str, offset: int) -> bool:
+        """Whether a chunk of the file is to be read around the page cache if less than half of it is there."""
+        if self.disk_is_slow:
+            return False
+        with self._lock:
+            return (path, offset // _GRANULE_BYTES) not in self._seen
+
+    def note_around(self, path: str, offset: int) -> None:
+        """The chunk is read around the page cache: the next time it is not."""
         with self._lock:
             if len(self._seen) >= _MOST_REMEMBERED:
                 del self._seen[next(iter(self._seen))]
-            self._seen[granule] = None
-        return True
+            self._seen[path, offset // _GRANULE_BYTES] = None
 
     def note_direct(self, length: int, seconds: float) -> None:
         """A chunk was read around the cache: tells how quick the disk is."""

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import ctypes
 import sys
-from dataclasses import dataclass
 from enum import IntEnum
 from functools import cache
-from importlib.machinery import EXTENSION_SUFFIXES
 from pathlib import Path
+
+from pystachio.compiled import CompiledLibrary, load_library
 
 INTERFACE_VERSION = 26
 _NAME = "_native"
@@ -124,29 +124,17 @@ class Strings(ctypes.Structure):
     )
 
 
-@dataclass(frozen=True, slots=True)
-class Loaded:
-    """The library, or why there is none. Calls of `brief`, the same one, keep the interpreter."""
-
-    library: ctypes.CDLL | None
-    problem: str
-    brief: ctypes.CDLL | None = None
-
-
 @cache
-def load() -> Loaded:
+def load() -> CompiledLibrary:
     """The library from this folder, loaded once per process."""
     return load_from(Path(__file__).parent)
 
 
-def load_from(folder: Path) -> Loaded:
+def load_from(folder: Path) -> CompiledLibrary:
     if sys.byteorder != "little":
-        return Loaded(None, "it is only made for little-endian processors")
-    for suffix in EXTENSION_SUFFIXES:
-        path = folder / f"{_NAME}{suffix}"
-        if path.is_file():
-            return _load(path)
-    return Loaded(None, "it was not built: there was no C compiler at installation")
+        return CompiledLibrary(None, "it is only made for little-endian processors")
+    version = "pystachio_interface_version", INTERFACE_VERSION
+    return load_library(folder, _NAME, version=version, declare=_declare)
 
 
 def library(rows: int | None = None) -> ctypes.CDLL | None:
@@ -168,20 +156,6 @@ def use_instructions(most: Instructions = Instructions.AVX512) -> Instructions |
     tests, while nothing runs."""
     loaded = load().library
     return None if loaded is None else Instructions(loaded.pystachio_use_instructions(most))
-
-
-def _load(path: Path) -> Loaded:
-    try:
-        loaded = ctypes.CDLL(str(path))
-        version = loaded.pystachio_interface_version()
-    except (OSError, AttributeError) as error:
-        return Loaded(None, f"it cannot be loaded: {error}")
-    if version != INTERFACE_VERSION:
-        return Loaded(None, "it was built from other sources: install again")
-    brief = ctypes.PyDLL(str(path))
-    for handle in (loaded, brief):
-        _declare(handle)
-    return Loaded(loaded, "", brief)
 
 
 def _declare(loaded: ctypes.CDLL) -> None:

@@ -1,0 +1,193 @@
+"""Files through preadv and pwritev in threads without Python, which wait for none of its threads (native/disk.h).
+
+As `PosixDevice` in everything that can be seen but the time: a chunk takes a tenth of the processor time, and none of
+it with the interpreter's lock, for which loop and workers would wait at each of the chunk's steps.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ctypes
+import os
+import struct
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from itertools import count
+from typing import Final
+
+import numpy as np
+
+from pystachio.compiled import CompiledLibrary
+from pystachio.errors import Cancelled, InternalError, InvalidRequest, PystachioError, ResourceExhausted
+from pystachio.io_scheduler.core.request import Direction, LinkLimits, PathTaken
+from pystachio.io_scheduler.devices import ChunkEnd, ChunkRequest
+from pystachio.io_scheduler.devices.native import ABANDONED, END, Way
+from pystachio.io_scheduler.devices.page_cache import Admission
+from pystachio.io_scheduler.devices.posix import (
+    CHUNK_BYTES,
+    DIRECT_ALIGNMENT,
+    THREADS,
+    WINDOW_BYTES,
+    WORK,
+    stopped_short,
+)
+from pystachio.io_scheduler.os_errors import from_os_error
+
+_PATHS: Final[Mapping[int, PathTaken]] = {Way.BUFFERED: PathTaken.BUFFERED, Way.DIRECT: PathTaken.DIRECT}
+_ENDS_AT_ONCE = 64
+_END = struct.Struct(END)
+
+
+class CompiledFile:
+    """A file by its handle in the library. Closed by a thread of its device."""
+
+    def __init__(self, path: str, handle: int, close: Callable[[int], None]) -> None:
+        self.path = path
+        self.handle = handle
+        self._close = close
+
+    def close(self) -> None:
+        if self.handle:
+            self._close(self.handle)
+            self.handle = 0
+
+
+@dataclass(slots=True, eq=False)
+class _Operation:
+    request: ChunkRequest
+    ended: Callable[[ChunkEnd], None]
+
+
+class CompiledDevice:
+    """Moves chunks in one direction; ends are told on `loop`. Otherwise as `PosixDevice`, with Admission's counsel."""
+
+    def __init__(
+        self,
+        compiled: CompiledLibrary,
+        loop: asyncio.AbstractEventLoop,
+        *,
+        direction: Direction = Direction.READ,
+        threads: int = THREADS,
+        direct: bool = False,
+        admission: Admission | None = None,
+        chunk_bytes: int = CHUNK_BYTES,
+        window_bytes: int = WINDOW_BYTES,
+    ) -> None:
+        self.limits = LinkLimits(
+            chunk_bytes=chunk_bytes, window_bytes=window_bytes, alignment=DIRECT_ALIGNMENT if direct else 1
+        )
+        self.direction = direction
+        assert compiled.library is not None
+        assert compiled.brief is not None
+        self._library = compiled.library
+        self._brief = compiled.brief
+        self._loop = loop
+        self._threads = threads
+        self._direct = direct
+        self._admission = admission
+        self._disk: int | None = None
+        self._wake = -1
+        self._numbers = count()
+        self._under_way: dict[int, _Operation] = {}
+        self._ends = ctypes.create_string_buffer(_ENDS_AT_ONCE * _END.size)
+
+    def open(self, path: str) -> CompiledFile:
+        name = os.fsencode(path)
+        if b"\0" in name:
+            raise InvalidRequest(f"no file has a zero byte in its name: {path!r}")
+        handle = self._brief.pystachio_disk_file(name, self._direct)
+        if not handle:
+            raise ResourceExhausted("the system has no memory for an open file", setting="memory", needed=len(path))
+        return CompiledFile(path, handle, self._close_file)
+
+    def start(self, request: ChunkRequest, ended: Callable[[ChunkEnd], None]) -> None:
+        file, buffer = request.file, request.buffer
+        if request.abandoned:
+            ended(ChunkEnd(0, PathTaken.BUFFERED, Cancelled("the chunk was given up before it began")))
+            return
+        if not isinstance(file, CompiledFile) or not isinstance(buffer, memoryview):
+            error = InternalError("the compiled device serves its own files and host memory")
+            ended(ChunkEnd(0, PathTaken.BUFFERED, error))
+            return
+        disk = self._disk or self._open_disk()
+        number, way = next(self._numbers), self._way(file.path, request.offset)
+        self._under_way[number] = _Operation(request, ended)
+        failure = self._brief.pystachio_disk_start(
+            disk, file.handle, number, request.offset, _address(buffer), len(buffer), request.required, way
+        )
+        if failure:
+            del self._under_way[number]
+            raise RuntimeError(f"no thread for the chunk: {os.strerror(failure)}")
+
+    def abandon(self, request: ChunkRequest) -> None:
+        request.abandoned = True
+        if self._disk is not None:
+            for number, operation in tuple(self._under_way.items()):
+                if operation.request is request:
+                    self._brief.pystachio_disk_abandon(self._disk, number)
+
+    def close(self) -> None:
+        if self._disk is not None:
+            if not self._loop.is_closed():
+                self._loop.remove_reader(self._wake)
+            self._library.pystachio_disk_close(self._disk)
+            self._disk = None
+            os.close(self._wake)
+
+    def _open_disk(self) -> int:
+        wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        disk = self._brief.pystachio_disk_open(self._threads, self.direction is Direction.WRITE, wake)
+        if not disk:
+            os.close(wake)
+            raise ResourceExhausted("the system has no memory for a queue of chunks", setting="memory", needed=0)
+        self._disk, self._wake = disk, wake
+        # Perhaps not on the loop: a device may be opened, and its first chunks started, on a thread.
+        self._loop.call_soon_threadsafe(self._loop.add_reader, wake, self._tell)
+        return int(disk)
+
+    def _way(self, path: str, offset: int) -> Way:
+        if not self._direct:
+            return Way.BUFFERED
+        if self._admission is None:
+            return Way.DIRECT
+        return Way.SPARING if self._admission.may_go_around(path, offset) else Way.BUFFERED
+
+    def _close_file(self, handle: int) -> None:
+        self._brief.pystachio_disk_close_file(self._disk, handle)
+
+    def _tell(self) -> None:
+        """Tell of all chunks that have ended."""
+        with suppress(BlockingIOError):
+            os.eventfd_read(self._wake)
+        found = _ENDS_AT_ONCE
+        while found == _ENDS_AT_ONCE and self._disk is not None:
+            found = self._brief.pystachio_disk_ended(self._disk, self._ends, _ENDS_AT_ONCE)
+            for number, transferred, seconds, error, way in _END.iter_unpack(self._ends.raw[: found * _END.size]):
+                operation = self._under_way.pop(number)
+                end, ended = self._end(operation, transferred, seconds, error, way), operation.ended
+                # Whoever hears of the end may count the buffer as his alone.
+                del operation
+                ended(end)
+
+    def _end(self, operation: _Operation, transferred: int, seconds: float, error: int, way: int) -> ChunkEnd:
+        request, path, taken = operation.request, operation.request.file.path, _PATHS[way]
+        if error:
+            return ChunkEnd(transferred, taken, _typed(error, path, self.direction))
+        wanted = len(request.buffer) if self.direction is Direction.WRITE else request.required
+        if transferred < wanted:
+            return ChunkEnd(transferred, taken, stopped_short(path, request.offset + transferred, self.direction))
+        if self._admission is not None and way == Way.DIRECT:
+            self._admission.note_around(path, request.offset)
+            self._admission.note_direct(transferred, seconds)
+        return ChunkEnd(transferred, taken)
+
+
+def _typed(number: int, path: str, direction: Direction) -> PystachioError:
+    if number == ABANDONED:
+        return Cancelled("the chunk was given up before it began")
+    return from_os_error(OSError(number, os.strerror(number)), path, WORK[direction])
+
+
+def _address(buffer: memoryview) -> int | None:
+    return np.frombuffer(buffer, np.uint8).__array_interface__["data"][0] if len(buffer) else None

@@ -1,0 +1,343 @@
+#define _GNU_SOURCE
+#include "disk.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/syscall.h>
+#include <sys/uio.h>
+#include <time.h>
+#include <unistd.h>
+
+#if !defined(__linux__)
+#error "direct reads, event descriptors and cachestat are Linux's"
+#endif
+
+#define ALIGNMENT 4096
+#define STACK_BYTES (256 << 10)
+#define PRIVATE_MODE 0600 /* what is spilled is as secret as what was read */
+
+/* The same number on all architectures; since Linux 6.5. */
+#define CACHESTAT 451
+
+struct ps_file {
+    pthread_mutex_t lock; /* over the descriptors */
+    int32_t direct;       /* what was asked for, and the file system has not refused */
+    int buffered_descriptor;
+    int direct_descriptor;
+    char path[];
+};
+
+/* A chunk, or with `number` -1 a file to close. */
+typedef struct job {
+    struct job *next;
+    ps_file *file;
+    uint8_t *bytes;
+    int64_t offset, length, required;
+    ps_end end;
+} job;
+
+typedef struct {
+    job *first, *last;
+} job_list;
+
+struct ps_disk {
+    pthread_mutex_t lock; /* over all that follows */
+    pthread_cond_t changed;
+    job_list waiting, ended;
+    pthread_t *threads;
+    int32_t threads_running, threads_idle, most_threads;
+    int64_t waiting_jobs;
+    int32_t writes, wake, is_woken, is_closing;
+};
+
+static void append(job_list *list, job *one) {
+    one->next = NULL;
+    if (list->last)
+        list->last->next = one;
+    else
+        list->first = one;
+    list->last = one;
+}
+
+static job *take_first(job_list *list) {
+    job *one = list->first;
+    if (one) {
+        list->first = one->next;
+        if (!list->first) list->last = NULL;
+    }
+    return one;
+}
+
+static double now(void) {
+    struct timespec time;
+    clock_gettime(CLOCK_MONOTONIC, &time);
+    return (double)time.tv_sec + 1e-9 * (double)time.tv_nsec;
+}
+
+/* Not to block matters for a named pipe only: its open would wait for the other end, and moving its bytes is refused. A
+ * file that is written is not emptied: it is opened anew whenever transfers come after a pause. */
+static int open_file(const ps_file *file, int32_t writes, int flags) {
+    int access = writes ? O_WRONLY | O_CREAT : O_RDONLY, descriptor;
+    do
+        descriptor = open(file->path, access | O_CLOEXEC | O_NONBLOCK | flags, PRIVATE_MODE);
+    while (descriptor < 0 && errno == EINTR);
+    return descriptor;
+}
+
+/* A descriptor, and in `way` which one; -1 with errno. */
+static int descriptor_of(ps_file *file, int32_t writes, int32_t *way) {
+    int descriptor = -1;
+    pthread_mutex_lock(&file->lock);
+    if (*way == PS_DIRECT && file->direct && file->direct_descriptor < 0) {
+        file->direct_descriptor = open_file(file, writes, O_DIRECT);
+        if (file->direct_descriptor < 0) {
+            if (errno != EINVAL && errno != EOPNOTSUPP) goto done;
+            file->direct = 0;
+        }
+    }
+    if (*way == PS_DIRECT && file->direct) {
+        descriptor = file->direct_descriptor;
+        goto done;
+    }
+    *way = PS_BUFFERED;
+    if (file->buffered_descriptor < 0) file->buffered_descriptor = open_file(file, writes, 0);
+    descriptor = file->buffered_descriptor;
+done:
+    pthread_mutex_unlock(&file->lock);
+    return descriptor;
+}
+
+static int is_aligned(int64_t offset, int64_t length) { return offset % ALIGNMENT == 0 && length % ALIGNMENT == 0; }
+
+/* Whether at least half of the bytes are in the page cache, or nobody says. */
+static int is_mostly_cached(int descriptor, int64_t offset, int64_t length) {
+    struct {
+        uint64_t offset, length;
+    } range = {(uint64_t)offset, (uint64_t)length};
+    struct {
+        uint64_t cached, dirty, under_write_back, evicted, evicted_lately;
+    } pages;
+    if (syscall(CACHESTAT, descriptor, &range, &pages, 0) != 0) return 1;
+    return 2 * (int64_t)pages.cached * sysconf(_SC_PAGESIZE) >= length;
+}
+
+static void move(const job *chunk, int32_t writes, ps_end *end) {
+    ps_file *file = chunk->file;
+    int32_t way = end->way;
+    int64_t wanted = writes ? chunk->length : chunk->required;
+    end->transferred = 0;
+    end->error = 0;
+    end->way = PS_BUFFERED;
+    int direct = way != PS_BUFFERED && is_aligned(chunk->offset, chunk->length);
+    if (direct && way == PS_SPARING) {
+        int32_t found = PS_DIRECT;
+        int descriptor = descriptor_of(file, writes, &found);
+        if (descriptor < 0) {
+            end->error = errno;
+            return;
+        }
+        direct = found == PS_DIRECT && !is_mostly_cached(descriptor, chunk->offset, chunk->length);
+    }
+    while (end->transferred < wanted) {
+        int64_t at = chunk->offset + end->transferred, left = chunk->length - end->transferred;
+        direct = direct && is_aligned(at, left);
+        end->way = direct ? PS_DIRECT : PS_BUFFERED;
+        int descriptor = descriptor_of(file, writes, &end->way);
+        struct iovec where = {chunk->bytes + end->transferred, (size_t)left};
+        ssize_t count = -1;
+        if (descriptor >= 0) count = writes ? pwritev(descriptor, &where, 1, at) : preadv(descriptor, &where, 1, at);
+        if (count < 0) {
+            if (errno == EINTR) continue;
+            /* Some file systems take the flag and refuse the transfer; some memory is not aligned enough. */
+            if (descriptor >= 0 && errno == EINVAL && end->way == PS_DIRECT) {
+                direct = 0;
+                continue;
+            }
+            end->error = errno;
+            return;
+        }
+        if (count == 0) return;
+        end->transferred += count;
+    }
+}
+
+static void close_file(ps_file *file) {
+    if (file->buffered_descriptor >= 0) close(file->buffered_descriptor);
+    if (file->direct_descriptor >= 0) close(file->direct_descriptor);
+    pthread_mutex_destroy(&file->lock);
+    free(file);
+}
+
+/* The lock is held. */
+static void queue(ps_disk *disk, job *one) {
+    append(&disk->waiting, one);
+    disk->waiting_jobs++;
+    pthread_cond_signal(&disk->changed);
+}
+
+/* The lock is held. */
+static void end_chunk(ps_disk *disk, job *chunk) {
+    append(&disk->ended, chunk);
+    if (!disk->is_woken) {
+        uint64_t one = 1;
+        disk->is_woken = 1;
+        while (write(disk->wake, &one, sizeof one) < 0 && errno == EINTR) {
+        }
+    }
+}
+
+static void *serve(void *argument) {
+    ps_disk *disk = argument;
+    pthread_mutex_lock(&disk->lock);
+    for (;;) {
+        job *one = take_first(&disk->waiting);
+        disk->waiting_jobs -= one != NULL;
+        if (!one) {
+            if (disk->is_closing) break;
+            disk->threads_idle++;
+            pthread_cond_wait(&disk->changed, &disk->lock);
+            disk->threads_idle--;
+            continue;
+        }
+        pthread_mutex_unlock(&disk->lock);
+        if (one->end.number < 0) {
+            close_file(one->file);
+            free(one);
+            one = NULL;
+        } else {
+            double started = now();
+            move(one, disk->writes, &one->end);
+            one->end.seconds = now() - started;
+        }
+        pthread_mutex_lock(&disk->lock);
+        if (one) end_chunk(disk, one);
+    }
+    pthread_mutex_unlock(&disk->lock);
+    return NULL;
+}
+
+/* One more thread, which takes no signals: they are for the interpreter's. The lock is held. 0, or errno. */
+static int start_thread(ps_disk *disk) {
+    pthread_attr_t attributes;
+    sigset_t all, before;
+    int error = pthread_attr_init(&attributes);
+    if (error) return error;
+    pthread_attr_setstacksize(&attributes, STACK_BYTES);
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    error = pthread_create(&disk->threads[disk->threads_running], &attributes, serve, disk);
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    pthread_attr_destroy(&attributes);
+    if (!error) pthread_setname_np(disk->threads[disk->threads_running++], "pystachio-disk");
+    return error;
+}
+
+int32_t pystachio_disk_interface_version(void) { return PS_DISK_INTERFACE_VERSION; }
+
+ps_disk *pystachio_disk_open(int32_t most_threads, int32_t writes, int32_t wake) {
+    ps_disk *disk = calloc(1, sizeof *disk);
+    if (!disk) return NULL;
+    disk->threads = calloc((size_t)most_threads, sizeof *disk->threads);
+    if (!disk->threads) {
+        free(disk);
+        return NULL;
+    }
+    pthread_mutex_init(&disk->lock, NULL);
+    pthread_cond_init(&disk->changed, NULL);
+    disk->most_threads = most_threads;
+    disk->writes = writes;
+    disk->wake = wake;
+    return disk;
+}
+
+void pystachio_disk_close(ps_disk *disk) {
+    pthread_mutex_lock(&disk->lock);
+    disk->is_closing = 1;
+    pthread_cond_broadcast(&disk->changed);
+    pthread_mutex_unlock(&disk->lock);
+    for (int32_t thread = 0; thread < disk->threads_running; thread++) pthread_join(disk->threads[thread], NULL);
+    for (job *one; (one = take_first(&disk->ended));) free(one);
+    pthread_cond_destroy(&disk->changed);
+    pthread_mutex_destroy(&disk->lock);
+    free(disk->threads);
+    free(disk);
+}
+
+ps_file *pystachio_disk_file(const char *path, int32_t direct) {
+    size_t length = strlen(path) + 1;
+    ps_file *file = malloc(sizeof *file + length);
+    if (!file) return NULL;
+    memcpy(file->path, path, length);
+    pthread_mutex_init(&file->lock, NULL);
+    file->direct = direct;
+    file->buffered_descriptor = file->direct_descriptor = -1;
+    return file;
+}
+
+void pystachio_disk_close_file(ps_disk *disk, ps_file *file) {
+    job *one = NULL;
+    int is_open = file->buffered_descriptor >= 0 || file->direct_descriptor >= 0;
+    if (disk && is_open) one = calloc(1, sizeof *one);
+    if (!one) {
+        close_file(file);
+        return;
+    }
+    one->file = file;
+    one->end.number = -1;
+    pthread_mutex_lock(&disk->lock);
+    queue(disk, one);
+    pthread_mutex_unlock(&disk->lock);
+}
+
+int32_t pystachio_disk_start(ps_disk *disk, ps_file *file, int64_t number, int64_t offset, void *bytes, int64_t length,
+                             int64_t required, int32_t way) {
+    int error = 0;
+    job *chunk = malloc(sizeof *chunk);
+    if (!chunk) return ENOMEM;
+    *chunk = (job){.file = file, .bytes = bytes, .offset = offset, .length = length, .required = required};
+    chunk->end = (ps_end){.number = number, .way = way};
+    pthread_mutex_lock(&disk->lock);
+    if (disk->waiting_jobs >= disk->threads_idle && disk->threads_running < disk->most_threads)
+        error = start_thread(disk);
+    /* Those that run will do it. */
+    if (disk->threads_running) {
+        error = 0;
+        queue(disk, chunk);
+    }
+    pthread_mutex_unlock(&disk->lock);
+    if (error) free(chunk);
+    return error;
+}
+
+void pystachio_disk_abandon(ps_disk *disk, int64_t number) {
+    pthread_mutex_lock(&disk->lock);
+    job_list kept = {NULL, NULL};
+    for (job *one; (one = take_first(&disk->waiting));) {
+        if (one->end.number == number) {
+            one->end.error = PS_ABANDONED;
+            one->end.way = PS_BUFFERED;
+            disk->waiting_jobs--;
+            end_chunk(disk, one);
+        } else {
+            append(&kept, one);
+        }
+    }
+    disk->waiting = kept;
+    pthread_mutex_unlock(&disk->lock);
+}
+
+int64_t pystachio_disk_ended(ps_disk *disk, ps_end *ends, int64_t most) {
+    int64_t count = 0;
+    pthread_mutex_lock(&disk->lock);
+    for (job *one; count < most && (one = take_first(&disk->ended));) {
+        ends[count++] = one->end;
+        free(one);
+    }
+    disk->is_woken = disk->ended.first != NULL;
+    pthread_mutex_unlock(&disk->lock);
+    return count;
+}
