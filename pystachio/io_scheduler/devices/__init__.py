@@ -9,7 +9,7 @@ import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Literal, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol, TypeAlias
 
 from pystachio.errors import PystachioError, Unsupported
 from pystachio.io_scheduler.core.request import Direction, Link, LinkLimits, PathTaken
@@ -47,8 +47,7 @@ class ChunkRequest:
     abandoned: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class ChunkEnd:
+class ChunkEnd(NamedTuple):
     """`transferred` bytes crossed the link, also when `error` says that they are not what was asked for."""
 
     transferred: int

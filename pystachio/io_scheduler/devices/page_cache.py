@@ -76,9 +76,12 @@ class Admission:
     @property
     def disk_is_slow(self) -> bool:
         with self._lock:
-            if self._slow_until is not None and self._now() >= self._slow_until:
-                self._slow_until, self._trials, self._best_rate = None, 0, 0.0
-            return self._slow_until is not None
+            return self._is_slow()
+
+    def _is_slow(self) -> bool:
+        if self._slow_until is not None and self._now() >= self._slow_until:
+            self._slow_until, self._trials, self._best_rate = None, 0, 0.0
+        return self._slow_until is not None
 
     def goes_around(self, path: str, descriptor: int, offset: int, length: int) -> bool:
         """Whether this chunk of the open file is to be read around the page cache."""
@@ -92,10 +95,8 @@ class Admission:
 
     def may_go_around(self, path: str, offset: int) -> bool:
         """Whether a chunk of the file is to be read around the page cache if less than half of it is there."""
-        if self.disk_is_slow:
-            return False
         with self._lock:
-            return (path, offset // _GRANULE_BYTES) not in self._seen
+            return not self._is_slow() and (path, offset // _GRANULE_BYTES) not in self._seen
 
     def note_around(self, path: str, offset: int) -> None:
         """The chunk is read around the page cache: the next time it is not."""

@@ -6,6 +6,7 @@ import asyncio
 import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 
 import torch
 import xxhash
@@ -87,10 +88,7 @@ class ChunkColumns:
         return self.cache.store.find(place(unit, position, self._form(position, coded=False)))
 
     def _form(self, position: int, *, coded: bool) -> str:
-        bounds = self.bounds[position]
-        if coded:
-            return _CODES
-        return _PLAIN if bounds is None else str(narrowest_dtype(bounds))
+        return _CODES if coded else _plain_form(self.bounds[position])
 
     async def _read(self, ctx: Context, chunk: StoredChunk) -> HostBuffer | None:
         try:
@@ -140,6 +138,11 @@ def translated(column: DictionaryColumn, shared: SharedDictionary | None) -> Col
         return DictionaryColumn(column.type, column.codes, dictionary, column.validity)
     codes = column.codes if column.codes.dtype == torch.int64 else column.codes.to(torch.int32)
     return DictionaryColumn(column.type, translation.index_select(0, codes), dictionary, column.validity)
+
+
+@lru_cache(maxsize=1024)
+def _plain_form(bounds: Bounds | None) -> str:
+    return _PLAIN if bounds is None else str(narrowest_dtype(bounds))
 
 
 def place(unit: Unit, position: int, form: str) -> ChunkPlace:

@@ -27,6 +27,8 @@ from pystachio.operators.column import (
     ViewColumn,
     WideDecimalColumn,
 )
+from pystachio.operators.kernels import host
+from pystachio.operators.kernels.bounds import is_within
 from pystachio.operators.kernels.selection import take
 from pystachio.operators.narrowing import narrowest_dtype
 
@@ -165,10 +167,8 @@ def _fixed(key: ChunkKey, segment: Array, dtype: str, validity: torch.Tensor | N
     assert isinstance(bounds, list)
     low, high = bounds
     require(dtype in _INTEGERS and low <= high, "impossible bounds")
-    numbers = values.numpy()
-    if validity is not None:
-        numbers = numbers[validity.numpy()]
-    require(not len(numbers) or low <= int(numbers.min()) <= int(numbers.max()) <= high, "values outside the bounds")
+    valid = values if validity is None else torch.from_numpy(values.numpy()[validity.numpy()])
+    require(not len(valid) or is_within(host.minimum_and_maximum(valid), (low, high)), "values outside the bounds")
     return FixedColumn(key.type, values, validity, (low, high))
 
 
@@ -183,12 +183,13 @@ def _bytes(key: ChunkKey, offsets: Array, text: Array, rows: int, validity: torc
 def _codes(
     key: ChunkKey, segment: Array, dtype: str, values: BytesColumn, validity: torch.Tensor | None
 ) -> DictionaryColumn:
-    codes = _typed(segment, dtype, key.rows)
+    codes = torch.from_numpy(_typed(segment, dtype, key.rows))
     if len(codes):
-        require(0 <= int(codes.min()) <= int(codes.max()) < max(1, len(values)), "a code outside the dictionary")
+        allowed = 0, max(1, len(values)) - 1
+        require(is_within(host.minimum_and_maximum(codes), allowed), "a code outside the dictionary")
     if not len(values):
         require(not len(codes) or (validity is not None and not bool(validity.any())), "codes without a dictionary")
-    return DictionaryColumn(key.type, torch.from_numpy(codes), Dictionary(values), validity)
+    return DictionaryColumn(key.type, codes, Dictionary(values), validity)
 
 
 def _typed(segment: Array, dtype: str, count: int) -> Array:

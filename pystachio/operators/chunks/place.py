@@ -38,14 +38,18 @@ class ChunkNames:
         return f"{self._root}/{self._version(file)}"
 
     def path(self, place: ChunkPlace) -> str:
-        return f"{self.folder(place.file)}/{place.column}-{self._identity(place)}{SUFFIX}"
+        folder, name, _ = self.located(place)
+        return f"{folder}/{name}"
 
     def key(self, place: ChunkPlace) -> ChunkKey:
-        return ChunkKey(self._identity(place), place.file.fields[place.column].type, place.rows)
+        return self.located(place)[2]
 
-    def _identity(self, place: ChunkPlace) -> str:
-        groups = ",".join(map(str, place.groups))
-        return xxhash.xxh3_128_hexdigest(f"{self._version(place.file)} {place.column} {place.form} {groups}".encode())
+    def located(self, place: ChunkPlace) -> tuple[str, str, ChunkKey]:
+        """The folder, the name in it, and the key."""
+        version, groups = self._version(place.file), ",".join(map(str, place.groups))
+        identity = xxhash.xxh3_128_hexdigest(f"{version} {place.column} {place.form} {groups}".encode())
+        key = ChunkKey(identity, place.file.fields[place.column].type, place.rows)
+        return f"{self._root}/{version}", f"{place.column}-{identity}{SUFFIX}", key
 
     def _version(self, file: ParquetFile) -> str:
         """Another one for another path, size, time of modification or footer."""

@@ -132,12 +132,11 @@ class ChunkStore:
 
     def find(self, place: ChunkPlace) -> StoredChunk | None:
         """What `look` saw, and what was written since. Touches no disk."""
-        path = self.names.path(place)
-        folder, name = os.path.split(path)
+        folder, name, key = self.names.located(place)
         with self._lock:
             listing = self._listings.get(folder)
             known = None if listing is None else listing.chunks.get(name)
-        return None if known is None else StoredChunk(path, known[0], self.names.key(place), known[1])
+        return None if known is None else StoredChunk(f"{folder}/{name}", known[0], key, known[1])
 
     def used(self, chunk: StoredChunk) -> None:
         """The chunk was read: it stays for longer."""

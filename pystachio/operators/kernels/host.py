@@ -64,8 +64,14 @@ def compact(mask: torch.Tensor, columns: Sequence[torch.Tensor]) -> tuple[torch.
 
 def minimum_and_maximum(values: torch.Tensor) -> Bounds:
     """Of a non-empty integer tensor."""
-    view = values.numpy()
-    return int(view.min()), int(view.max())
+    library = native.library(len(values))
+    if library is None:
+        return portable.minimum_and_maximum(values)
+    assert values.dtype != torch.uint8
+    values, ends = values.contiguous(), (ctypes.c_int64 * 2)()
+    status = library.pystachio_value_range(values.data_ptr(), values.itemsize, len(values), ends)
+    assert status == native.Status.OK, "widths of integers"
+    return ends[0], ends[1]
 
 
 def all_true(mask: torch.Tensor) -> bool:

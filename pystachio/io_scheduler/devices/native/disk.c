@@ -52,6 +52,7 @@ struct ps_disk {
     int32_t threads_running, threads_idle, most_threads;
     int64_t waiting_jobs;
     int32_t writes, wake, is_woken, is_closing;
+    int32_t is_waking; /* an idle thread was signalled and does not run yet */
 };
 
 static void append(job_list *list, job *one) {
@@ -172,56 +173,82 @@ static void close_file(ps_file *file) {
     free(file);
 }
 
+/* One idle thread is woken at a time, and wakes the next one if there is work for it: to wake one takes as long as a
+ * small read, and whoever queues chunks has others waiting for him. The lock is held. */
+static void wake_thread(ps_disk *disk) {
+    if (disk->waiting_jobs && disk->threads_idle && !disk->is_waking) {
+        disk->is_waking = 1;
+        pthread_cond_signal(&disk->changed);
+    }
+}
+
 /* The lock is held. */
 static void queue(ps_disk *disk, job *one) {
     append(&disk->waiting, one);
     disk->waiting_jobs++;
-    pthread_cond_signal(&disk->changed);
+    wake_thread(disk);
 }
 
-/* The lock is held. */
-static void end_chunk(ps_disk *disk, job *chunk) {
+/* Whether the taker of ends is to be told. The lock is held. */
+static int end_chunk(ps_disk *disk, job *chunk) {
+    int is_first = !disk->is_woken;
     append(&disk->ended, chunk);
-    if (!disk->is_woken) {
-        uint64_t one = 1;
-        disk->is_woken = 1;
-        while (write(disk->wake, &one, sizeof one) < 0 && errno == EINTR) {
-        }
+    disk->is_woken = 1;
+    return is_first;
+}
+
+/* Without the lock: the taker may run at once. */
+static void tell(ps_disk *disk) {
+    uint64_t one = 1;
+    while (write(disk->wake, &one, sizeof one) < 0 && errno == EINTR) {
     }
 }
+
+static int start_thread(ps_disk *disk);
 
 static void *serve(void *argument) {
     ps_disk *disk = argument;
     pthread_mutex_lock(&disk->lock);
     for (;;) {
         job *one = take_first(&disk->waiting);
-        disk->waiting_jobs -= one != NULL;
         if (!one) {
             if (disk->is_closing) break;
             disk->threads_idle++;
             pthread_cond_wait(&disk->changed, &disk->lock);
             disk->threads_idle--;
+            disk->is_waking = 0;
             continue;
         }
+        disk->waiting_jobs--;
+        /* If the system has no thread left, those that run do it. */
+        if (disk->waiting_jobs > disk->threads_idle) start_thread(disk);
+        wake_thread(disk);
         pthread_mutex_unlock(&disk->lock);
-        if (one->end.number < 0) {
+        int is_close = one->end.number < 0, is_first = 0;
+        if (is_close) {
             close_file(one->file);
             free(one);
-            one = NULL;
         } else {
             double started = now();
             move(one, disk->writes, &one->end);
             one->end.seconds = now() - started;
         }
         pthread_mutex_lock(&disk->lock);
-        if (one) end_chunk(disk, one);
+        if (!is_close) is_first = end_chunk(disk, one);
+        if (is_first) {
+            pthread_mutex_unlock(&disk->lock);
+            tell(disk);
+            pthread_mutex_lock(&disk->lock);
+        }
     }
     pthread_mutex_unlock(&disk->lock);
     return NULL;
 }
 
-/* One more thread, which takes no signals: they are for the interpreter's. The lock is held. 0, or errno. */
+/* One more thread if there may be one, which takes no signals: they are for the interpreter's. The lock is held. 0, or
+ * errno. */
 static int start_thread(ps_disk *disk) {
+    if (disk->threads_running == disk->most_threads) return 0;
     pthread_attr_t attributes;
     sigset_t all, before;
     int error = pthread_attr_init(&attributes);
@@ -301,19 +328,15 @@ int32_t pystachio_disk_start(ps_disk *disk, ps_file *file, int64_t number, int64
     *chunk = (job){.file = file, .bytes = bytes, .offset = offset, .length = length, .required = required};
     chunk->end = (ps_end){.number = number, .way = way};
     pthread_mutex_lock(&disk->lock);
-    if (disk->waiting_jobs >= disk->threads_idle && disk->threads_running < disk->most_threads)
-        error = start_thread(disk);
-    /* Those that run will do it. */
-    if (disk->threads_running) {
-        error = 0;
-        queue(disk, chunk);
-    }
+    if (!disk->threads_running) error = start_thread(disk);
+    if (!error) queue(disk, chunk);
     pthread_mutex_unlock(&disk->lock);
     if (error) free(chunk);
     return error;
 }
 
 void pystachio_disk_abandon(ps_disk *disk, int64_t number) {
+    int is_first = 0;
     pthread_mutex_lock(&disk->lock);
     job_list kept = {NULL, NULL};
     for (job *one; (one = take_first(&disk->waiting));) {
@@ -321,13 +344,14 @@ void pystachio_disk_abandon(ps_disk *disk, int64_t number) {
             one->end.error = PS_ABANDONED;
             one->end.way = PS_BUFFERED;
             disk->waiting_jobs--;
-            end_chunk(disk, one);
+            is_first |= end_chunk(disk, one);
         } else {
             append(&kept, one);
         }
     }
     disk->waiting = kept;
     pthread_mutex_unlock(&disk->lock);
+    if (is_first) tell(disk);
 }
 
 int64_t pystachio_disk_ended(ps_disk *disk, ps_end *ends, int64_t most) {

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from pystachio.compiled import CompiledLibrary, load_library
 
-INTERFACE_VERSION = 26
+INTERFACE_VERSION = 27
 _NAME = "_native"
 
 FEW_ROWS = 1 << 12
@@ -222,6 +222,7 @@ def _declare_arrays(loaded: ctypes.CDLL) -> None:
         "parts_of_values": (*(pointer,) * 3, width, pointer, number, width, width, pointer, pointer),
         "scatter": (pointer, width, pointer, number, pointer, width, pointer),
         "group_extremes": (pointer, width, pointer, width, number, width, pointer),
+        "value_range": (pointer, width, number, pointer),
         "hash_views": (pointer, number, pointer),
         "copy_views": (pointer, number, pointer, pointer),
         "same_views": (pointer, pointer, number, pointer, width),
