@@ -94,23 +94,41 @@ class SharedDictionary:
             kept = self._kept(place, len(values))
             if kept is not None:
                 return kept
-            known = _empty(values) if self._current is None else dictionary_to_arrow(self._current)
-            codes = pc.index_in(values, value_set=known)
-            if codes.null_count or self._current is None:
-                added = pc.unique(values.filter(pc.is_null(codes)))
-                if len(known) + len(added) > self._most_values:
-                    self.overflowed = True
-                    return None
-                grown = pa.concat_arrays([known, added])
-                self._current = dictionary_from_arrow(grown)
-                codes = pc.index_in(values, value_set=grown)
+            codes = self._codes(values)
+            if codes is None:
+                return None
             dictionary = self._current
-            narrow = codes.to_numpy(zero_copy_only=False).astype(_code_dtype(len(dictionary)))
-            translation = torch.from_numpy(narrow)
+            assert dictionary is not None
+            translation = torch.from_numpy(codes.astype(_code_dtype(len(dictionary))))
             if place is not None and self._kept_codes + len(translation) <= _MOST_KEPT_CODES:
                 self._translations[place] = translation
                 self._kept_codes += len(translation)
         return translation, dictionary
+
+    def _codes(self, values: pa.Array) -> np.ndarray[Any, np.dtype[np.integer[Any]]] | None:
+        """Those of the values, after adding what is new; None when that would be too much."""
+        if self._current is None:
+            grown = pc.unique(values)
+            if not self._grows_to(grown):
+                return None
+            if len(grown) == len(values):
+                return np.arange(len(values))
+        else:
+            grown = dictionary_to_arrow(self._current)
+            codes = pc.index_in(values, value_set=grown)
+            if not codes.null_count:
+                return _numbers(codes)
+            grown = pa.concat_arrays([grown, pc.unique(values.filter(pc.is_null(codes)))])
+            if not self._grows_to(grown):
+                return None
+        return _numbers(pc.index_in(values, value_set=grown))
+
+    def _grows_to(self, values: pa.Array) -> bool:
+        """Whether they are not too many: they are the dictionary from here on."""
+        self.overflowed = len(values) > self._most_values
+        if not self.overflowed:
+            self._current = dictionary_from_arrow(values)
+        return not self.overflowed
 
     def _kept(self, place: Hashable, length: int) -> tuple[torch.Tensor, Dictionary] | None:
         kept = self._translations.get(place)
@@ -119,8 +137,9 @@ class SharedDictionary:
         return kept, self._current
 
 
-def _empty(values: pa.Array) -> pa.Array:
-    return pa.array([], values.type)
+def _numbers(codes: pa.Array) -> np.ndarray[Any, np.dtype[np.integer[Any]]]:
+    numbers: np.ndarray[Any, np.dtype[np.integer[Any]]] = codes.to_numpy(zero_copy_only=False)
+    return numbers
 
 
 def _code_dtype(size: int) -> type[np.signedinteger[Any]]:
