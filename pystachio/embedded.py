@@ -5,6 +5,7 @@ Everything here may be called from any thread of the client; what belongs to the
 
 from __future__ import annotations
 
+import threading
 import time
 import weakref
 from collections.abc import AsyncIterator, Callable, Sequence
@@ -51,6 +52,7 @@ from pystachio.trace import plan_trace
 from pystachio.trace.plan_trace import PlanTrace
 
 _CATALOG_PLAN = "catalog"
+_USUAL_CATALOG_PLAN = "usual catalog"
 """The ledger's name for reads that belong to no plan: footers and samples."""
 _DEVICE_MEMORY_FRACTION = 0.8
 _LONGEST_TITLE = 100
@@ -116,6 +118,7 @@ class EmbeddedNode:
         store = ChunkStore(settings.chunk_cache_dir, chunk_bytes) if chunk_bytes else None
         self._transfers = transfers
         self._workers = settings.threads
+        self._expected = threading.local()
         self._host = NodeHost(
             lambda: _opened(
                 Node(
@@ -154,17 +157,20 @@ class EmbeddedNode:
     def read_footers(self, versions: Sequence[FileVersion]) -> list[ParquetFile]:
         """`planner.catalog.ReadFooters`."""
 
+        catalog = self._catalog()
+
         async def read() -> list[ParquetFile]:
-            return await read_footers(self._transfers.client(_CATALOG_PLAN, PriorityClass.INTERACTIVE), versions)
+            return await read_footers(self._transfers.client(*catalog), versions)
 
         return self._host.call(read()).result()
 
     def fetch(self, path: str, extents: Sequence[Extent], beside: str | None = None) -> list[HostBuffer]:
         """`planner.sample.Fetch`; `beside` as in `TransferClient.read`."""
 
+        catalog = self._catalog()
+
         async def read() -> list[HostBuffer]:
-            client = self._transfers.client(_CATALOG_PLAN, PriorityClass.INTERACTIVE)
-            return await client.read(path, extents, beside=beside)
+            return await self._transfers.client(*catalog).read(path, extents, beside=beside)
 
         return self._host.call(read()).result()
 
@@ -175,9 +181,19 @@ class EmbeddedNode:
         return ChunkSamples(chunks, self.fetch) if isinstance(chunks, ChunkCache) else None
 
     def expect(self, urgency: Urgency) -> None:
-        """A plan of this urgency is being planned: keep the workers free for it if it is an interactive one."""
+        """A plan of this urgency is being planned, on this thread: keep the workers free for it if it is an interactive
+        one."""
+        self._expected.priority = urgency.priority
         if urgency.priority == PriorityClass.INTERACTIVE:
             self._host.expect_urgent()
+
+    def _catalog(self) -> tuple[str, PriorityClass]:
+        """As what the planner reads. It is as urgent as the plan: what is read for an interactive one makes the disk
+        expect more of that kind, and cut what others read into short chunks (`LinkQueue`)."""
+        priority = getattr(self._expected, "priority", PriorityClass.NORMAL)
+        if priority == PriorityClass.INTERACTIVE:
+            return _CATALOG_PLAN, PriorityClass.INTERACTIVE
+        return _USUAL_CATALOG_PLAN, PriorityClass.NORMAL
 
     def as_run(self, plan: PhysicalPlan) -> PhysicalPlan:
         """The plan as `submit` runs it."""

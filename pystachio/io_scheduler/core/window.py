@@ -195,7 +195,7 @@ class Window:
             return
         if not self._is_first:
             self._fit(now, self.rate)
-        elif not grows and not is_lone and self._lone_chunks:
+        elif not grows and not is_lone and self._lone_chunks and self._epoch_bytes >= self.chunk_bytes:
             self._is_first = False
             self._fit(now, self.rate)
         elif is_full:

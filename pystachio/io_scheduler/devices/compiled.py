@@ -26,6 +26,7 @@ from pystachio.io_scheduler.devices.native import ABANDONED, END, Way
 from pystachio.io_scheduler.devices.page_cache import Admission
 from pystachio.io_scheduler.devices.posix import (
     CHUNK_BYTES,
+    CHUNK_DEVICE_SECONDS,
     DIRECT_ALIGNMENT,
     THREADS,
     WINDOW_BYTES,
@@ -75,7 +76,10 @@ class CompiledDevice:
         window_bytes: int = WINDOW_BYTES,
     ) -> None:
         self.limits = LinkLimits(
-            chunk_bytes=chunk_bytes, window_bytes=window_bytes, alignment=DIRECT_ALIGNMENT if direct else 1
+            chunk_bytes=chunk_bytes,
+            window_bytes=window_bytes,
+            alignment=DIRECT_ALIGNMENT if direct else 1,
+            device_seconds=CHUNK_DEVICE_SECONDS,
         )
         self.direction = direction
         assert compiled.library is not None

@@ -199,12 +199,14 @@ Frame = (
 
 
 class _Layout(NamedTuple):
-    """The fixed fields, and the longest length of each text (str) or byte string that follows them."""
+    """The fixed fields, the longest length of each text (str) or byte string that follows them, and the places of flags:
+    these are 0 or 1, so that no two blocks are the same frame."""
 
     number: int
     kind: Any
     fixed: Struct
     tails: tuple[tuple[type[str] | type[bytes], int], ...] = ()
+    flags: tuple[int, ...] = ()
 
 
 _NAME = (str, NAME_BYTES)
@@ -219,7 +221,7 @@ _LAYOUTS = (
     _Layout(7, DataAddress, Struct("!"), ((bytes, FRAME_BYTES - 2),)),
     _Layout(8, Offer, Struct("!QQQ"), (_NAME, _NAME)),
     _Layout(9, Grant, Struct("!QQQII")),
-    _Layout(10, Data, Struct("!IB?QQQQ")),
+    _Layout(10, Data, Struct("!IB?QQQQ"), flags=(5,)),
     _Layout(11, Received, Struct("!Q")),
     _Layout(12, Refuse, Struct("!QB"), (_REASON,)),
     _Layout(13, Withdraw, Struct("!QB"), (_REASON,)),
@@ -323,6 +325,8 @@ def _decode(number: int, body: bytes) -> Frame:
         raise DataError(f"a frame of no known type: {number}")
     try:
         fields = list(layout.fixed.unpack_from(body))
+        if any(body[place] > 1 for place in layout.flags):
+            raise DataError(f"a frame's flag is neither 0 nor 1: {layout.kind.__name__}")
         position = layout.fixed.size
         for kind, longest in layout.tails:
             (length,) = _TAIL_LENGTH.unpack_from(body, position)

@@ -121,6 +121,13 @@ def test_a_damaged_frame_is_another_frame_or_a_data_error_or_is_not_complete(fra
     assert arrived != [frame] or type(arrived[0]) is not type(frame)
 
 
+def test_a_flag_is_written_in_one_way_only() -> None:
+    stream = bytearray(encode(Data(0, 0, True, 0, 0, 0, 0)))
+    stream[10] ^= 2
+    with pytest.raises(DataError, match="neither 0 nor 1"):
+        list(FrameReader().feed(stream))
+
+
 @given(FRAMES, st.integers(0, 40))
 def test_a_frame_that_is_cut_or_has_more_than_its_content_is_none(frame: Frame, change: int) -> None:
     stream = encode(frame)
