@@ -22,7 +22,9 @@ import pyarrow.parquet as pq
 import pytest
 
 import pystachio
+from pystachio.compiled import CompiledLibrary
 from pystachio.errors import InvalidRequest, NotFound, PystachioError, ResourceExhausted
+from pystachio.io_scheduler.devices import native
 from pystachio.operators.chunks import cache as chunk_cache
 from pystachio.operators.scans import run as scan_run
 
@@ -215,6 +217,13 @@ def test_the_scan_of_one_large_row_group_is_spread(folder: Path, everything_is_w
         found, counts = answer(session)
     assert found == expected
     assert set(counts) == {"bytes from chunk cache"}
+    for path in chunks(folder):
+        flip_a_byte(path)
+    with connected(folder, batch_rows=5000, threads=2) as session:
+        found, counts = answer(session)
+        assert settled(session).store.unusable == 6
+    assert found == expected
+    assert counts["bytes read"] > 0
 
 
 def flip_a_byte(path: Path) -> None:
@@ -423,7 +432,13 @@ def test_a_full_disk_stops_writing_and_nothing_else(small_disk: Path) -> None:
         session.warm("t").to_arrow()
 
 
-@pytest.mark.usefixtures("everything_is_worth_storing")
+@pytest.fixture
+def python_moves_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its functions can be made to fail."""
+    monkeypatch.setattr(native, "load", lambda: CompiledLibrary(None, "not asked for"))
+
+
+@pytest.mark.usefixtures("everything_is_worth_storing", "python_moves_chunks")
 def test_a_disk_that_takes_no_more_stops_writing_and_nothing_else(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -464,7 +479,7 @@ def test_two_processes_at_once(folder: Path) -> None:
     assert cold(folder)[0] == expected
 
 
-@pytest.mark.usefixtures("everything_is_worth_storing")
+@pytest.mark.usefixtures("everything_is_worth_storing", "python_moves_chunks")
 def test_closing_while_writes_are_under_way(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write = os.pwritev
     begun = threading.Event()

@@ -199,8 +199,8 @@ Frame = (
 
 
 class _Layout(NamedTuple):
-    """The fixed fields, the longest length of each text (str) or byte string that follows them, and the places of flags:
-    these are 0 or 1, so that no two blocks are the same frame."""
+    """The fixed fields, the longest length of each text (str) or byte string that follows them, and the places of
+    flags: these are 0 or 1, so that no two blocks are the same frame."""
 
     number: int
     kind: Any

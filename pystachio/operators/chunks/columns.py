@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
+from typing import NamedTuple
 
 import torch
 import xxhash
@@ -30,6 +31,13 @@ from pystachio.runtime.context import Context
 
 _CODES = "codes"
 _PLAIN = "plain"
+
+
+class FetchedChunk(NamedTuple):
+    """A stored column's bytes, not yet checked."""
+
+    chunk: StoredChunk
+    buffer: HostBuffer
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -58,15 +66,27 @@ class ChunkColumns:
         found = {position: self._find(unit, position) for position in positions}
         return {position: chunk for position, chunk in found.items() if chunk is not None}
 
-    async def read(self, ctx: Context, unit: Unit, stored: Mapping[int, StoredChunk]) -> dict[int, Column]:
-        """The columns, by position, without those that turn out to be missing or corrupt: Parquet has them."""
+    async def fetch(self, ctx: Context, stored: Mapping[int, StoredChunk]) -> dict[int, FetchedChunk]:
+        """Their bytes, by position, without those that turn out to be missing: Parquet has them."""
         async with asyncio.TaskGroup() as group:
-            reads = {position: group.create_task(self._read(ctx, chunk)) for position, chunk in stored.items()}
-        buffers = {position: read.result() for position, read in reads.items()}
-        ctx.metrics.count(
-            "bytes from chunk cache", sum(buffer.nbytes for buffer in buffers.values() if buffer is not None)
-        )
-        return await ctx.stream.run(self._decode, unit, stored, buffers)
+            reads = {position: group.create_task(self._fetch(ctx, chunk)) for position, chunk in stored.items()}
+        found = {position: read.result() for position, read in reads.items()}
+        fetched = {position: chunk for position, chunk in found.items() if chunk is not None}
+        ctx.metrics.count("bytes from chunk cache", sum(chunk.buffer.nbytes for chunk in fetched.values()))
+        return fetched
+
+    def decode(self, unit: Unit, position: int, fetched: FetchedChunk) -> Column | None:
+        """On a worker. None when the bytes are corrupt: Parquet has them."""
+        started, chunk = time.thread_time(), fetched.chunk
+        column = decode(fetched.buffer.view, chunk.key)
+        if isinstance(column, NotUsable):
+            self.cache.store.discard(chunk)
+            return None
+        self.cache.store.used(chunk)
+        if isinstance(column, DictionaryColumn):
+            column = translated(column, self.dictionaries.get(position))
+        self.hot.keep(unit, position, column, time.thread_time() - started + chunk.nbytes / USUAL_RATE)
+        return column
 
     def offer(self, unit: Unit, position: int, column: Column, seconds: float) -> None:
         """A column that took so long to decode, once its bytes were there."""
@@ -90,7 +110,7 @@ class ChunkColumns:
     def _form(self, position: int, *, coded: bool) -> str:
         return _CODES if coded else _plain_form(self.bounds[position])
 
-    async def _read(self, ctx: Context, chunk: StoredChunk) -> HostBuffer | None:
+    async def _fetch(self, ctx: Context, chunk: StoredChunk) -> FetchedChunk | None:
         try:
             (buffer,) = await ctx.transfers.read(chunk.path, [Extent(0, chunk.nbytes)], beside=self.cache.store.root)
         except Cancelled:
@@ -98,28 +118,7 @@ class ChunkColumns:
         except PystachioError:
             self.cache.store.forget(chunk)
             return None
-        return buffer
-
-    def _decode(
-        self, unit: Unit, stored: Mapping[int, StoredChunk], buffers: Mapping[int, HostBuffer | None]
-    ) -> dict[int, Column]:
-        """On a worker."""
-        columns: dict[int, Column] = {}
-        for position, buffer in buffers.items():
-            if buffer is None:
-                continue
-            started, chunk = time.thread_time(), stored[position]
-            column = decode(buffer.view, chunk.key)
-            if isinstance(column, NotUsable):
-                self.cache.store.discard(chunk)
-                continue
-            self.cache.store.used(chunk)
-            if isinstance(column, DictionaryColumn):
-                column = translated(column, self.dictionaries.get(position))
-            columns[position] = column
-            seconds = time.thread_time() - started + chunk.nbytes / USUAL_RATE
-            self.hot.keep(unit, position, column, seconds)
-        return columns
+        return FetchedChunk(chunk, buffer)
 
 
 def translated(column: DictionaryColumn, shared: SharedDictionary | None) -> Column:

@@ -15,7 +15,7 @@ from functools import cached_property
 import torch
 
 from pystachio.operators.batch import Batch
-from pystachio.operators.chunks.columns import ChunkColumns
+from pystachio.operators.chunks.columns import ChunkColumns, FetchedChunk
 from pystachio.operators.column import Bounds, Column
 from pystachio.operators.evaluate import select
 from pystachio.operators.expressions import Expression, fields_of, shift_fields
@@ -240,13 +240,21 @@ class ScanRows:
                 yield batch
 
 
+class LostChunks(Exception):
+    """Stored columns are corrupt and were not put out: Parquet has them. It does not leave the scan."""
+
+
 @dataclass(slots=True, eq=False)
 class UnitRows:
-    """A unit on its way through a worker: what is decoded so far, and the pieces in which rows survive."""
+    """A unit on its way through a worker: what is decoded so far, and the pieces in which rows survive.
+
+    `stored` columns are taken from the chunk cache's bytes instead of Parquet's when they are decoded.
+    """
 
     reader: RowReader
     unit: Unit
     columns: dict[int, Column] = field(default_factory=dict)
+    stored: dict[int, FetchedChunk] = field(default_factory=dict)
     alive: tuple[Piece, ...] = ()
     survivors: int = 0
     """Of the rows that were put out before they were tested."""
@@ -257,7 +265,10 @@ class UnitRows:
         return [position for position in positions if position not in self.columns]
 
     def decode(self, positions: Sequence[int], source: FetchedExtents) -> None:
-        """Add columns to those that are decoded; one thread per source at a time."""
+        """Add columns to those that are decoded; one thread per source at a time. Raises LostChunks."""
+        self.decode_stored(positions)
+        if not self.missing(positions):
+            return
         decoder = self._decoder(source)
         before = decoder.through_pyarrow
         for position in positions:
@@ -272,6 +283,19 @@ class UnitRows:
                     self.reader.chunks.offer(self.unit, position, column, seconds)
         if self.reader.metrics is not None and decoder.through_pyarrow > before:
             self.reader.metrics.count("columns decoded by pyarrow", decoder.through_pyarrow - before)
+
+    def decode_stored(self, positions: Iterable[int]) -> None:
+        """Add those of the columns that the chunk cache has. Raises LostChunks when some are not as they were stored,
+        and are to be read from Parquet."""
+        chunks, is_whole = self.reader.chunks, True
+        for position in positions:
+            if chunks is not None and position in self.stored:
+                column = chunks.decode(self.unit, position, self.stored.pop(position))
+                is_whole &= column is not None
+                if column is not None:
+                    self.columns[position] = column
+        if not is_whole:
+            raise LostChunks
 
     def select(self, source: FetchedExtents) -> None:
         """Decode what decides, and find the pieces in which rows survive."""
@@ -299,8 +323,9 @@ class UnitRows:
         yield ScanRows(self.reader, self.columns, Piece(0, self.unit.rows, None), is_tested=False, unit=self)
 
     def select_and_put_out(self, source: FetchedExtents) -> Iterator[ScanRows]:
-        """The unit's rows that survive, unless all columns are there already."""
-        if self.missing((*self.reader.first, *self.reader.rest)):
+        """The unit's rows that survive, unless all columns are there already, or nearly."""
+        missing = self.missing((*self.reader.first, *self.reader.rest))
+        if any(position not in self.stored for position in missing):
             self.select(source)
             yield from self.put_out(source)
         else:

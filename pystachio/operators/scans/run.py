@@ -7,12 +7,13 @@ When fewer units than workers are left, each of them is spread over the workers:
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import TypeVar
 
 from pystachio.operators.batch import column_nbytes
+from pystachio.operators.chunks.columns import FetchedChunk
 from pystachio.operators.chunks.store import StoredChunk
 from pystachio.operators.column import Column
 from pystachio.operators.fusion.flow import can_fuse
@@ -21,7 +22,7 @@ from pystachio.operators.parquet.decode import FetchedExtents
 from pystachio.operators.placement import to_device
 from pystachio.operators.scans.hot_rows import HotRows, gathered
 from pystachio.operators.scans.ready import Left, Ready, Window
-from pystachio.operators.scans.rows import Piece, RowReader, ScanRows, UnitRows
+from pystachio.operators.scans.rows import LostChunks, Piece, RowReader, ScanRows, UnitRows
 from pystachio.operators.scans.units import Unit, in_turns
 from pystachio.runtime.context import Context
 from pystachio.runtime.failures import root_cause
@@ -44,10 +45,10 @@ _MOSTLY_DEAD = 0.5
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Fetched:
-    """What is there of a unit: Parquet's bytes, and `columns` by position that were stored decoded."""
+    """What is there of a unit: Parquet's bytes, and those of columns by position that were `stored` decoded."""
 
     source: FetchedExtents
-    columns: dict[int, Column]
+    stored: dict[int, FetchedChunk]
 
 
 @dataclass(slots=True, eq=False)
@@ -181,13 +182,13 @@ class ScanRun:
         return index >= whole and unit.rows >= 2 * self._ctx.settings.batch_rows
 
     async def _read(self, unit: Unit, positions: Sequence[int], stored: Mapping[int, StoredChunk]) -> _Fetched:
-        """The columns, from the chunk cache where they are `stored` and whole there, else from the Parquet file."""
+        """The columns' bytes, from the chunk cache where they are `stored` and still there, else from Parquet."""
         wanted = {position: stored[position] for position in positions if position in stored}
-        columns: dict[int, Column] = {}
+        found: dict[int, FetchedChunk] = {}
         if wanted and self._reader.chunks is not None:
-            columns = await self._reader.chunks.read(self._ctx, unit, wanted)
-        encoded = [position for position in positions if position not in columns]
-        return _Fetched(await self._read_parquet(unit, encoded), columns)
+            found = await self._reader.chunks.fetch(self._ctx, wanted)
+        encoded = [position for position in positions if position not in found]
+        return _Fetched(await self._read_parquet(unit, encoded), found)
 
     async def _read_parquet(self, unit: Unit, positions: Sequence[int]) -> FetchedExtents:
         extents = [extent for extent in unit.extents(positions) if extent.length]
@@ -212,14 +213,16 @@ class ScanRun:
                 self._begun.set()
                 self._release(fetch.reservation)
                 continue
-            rows = UnitRows(self._reader, fetch.unit, fetch.hot | fetched.columns)
+            rows = UnitRows(self._reader, fetch.unit, dict(fetch.hot), fetched.stored)
             if fetch.spread:
                 await self._spread(rows, fetched.source, fetch)
                 self._left.unit_ended()
             elif fetch.split:
-                await self._ctx.stream.run(rows.select, fetched.source)
+                select = partial(self._run, rows.select)
+                await self._with_source(rows, self._reader.first, fetched.source, select)
                 if rows.alive:
-                    await self._put_out(rows, partial(rows.put_out, await self._read_rest(rows, fetch)))
+                    rest = await self._read_rest(rows, fetch)
+                    await self._put_out_from(rows, rows.put_out, self._reader.rest, rest)
                 else:
                     spared = _read_bytes(fetch.unit, rows.missing(self._reader.rest), fetch.stored)
                     self._ctx.metrics.count("bytes not read", spared)
@@ -227,13 +230,43 @@ class ScanRun:
                     self._left.unit_ended()
             else:
                 produce = rows.select_and_put_out if self._selects_first() else rows.decode_and_put_out
-                await self._put_out(rows, partial(produce, fetched.source))
+                await self._put_out_from(rows, produce, self._reader.positions, fetched.source)
             if fetch.hot:
                 self._ctx.metrics.count("bytes from memory", sum(map(column_nbytes, fetch.hot.values())))
             self._finished += 1
             self._dead += not rows.alive and not rows.survivors
             self._begun.set()
             self._release(fetch.reservation)
+
+    async def _run(self, work: Callable[[FetchedExtents], object], source: FetchedExtents) -> None:
+        await self._ctx.stream.run(work, source)
+
+    async def _with_source(
+        self,
+        rows: UnitRows,
+        positions: Sequence[int],
+        source: FetchedExtents,
+        work: Callable[[FetchedExtents], Awaitable[object]],
+    ) -> None:
+        """Do `work`, which decodes columns at these positions. What the chunk cache had of them may prove corrupt,
+        before anything is put out: then again, with what Parquet has."""
+        while True:
+            try:
+                await work(source)
+                return
+            except LostChunks:
+                lost = [position for position in rows.missing(positions) if position not in rows.stored]
+            source = await self._read_parquet(rows.unit, lost)
+
+    async def _put_out_from(
+        self,
+        rows: UnitRows,
+        produce: Callable[[FetchedExtents], Iterable[ScanRows]],
+        positions: Sequence[int],
+        source: FetchedExtents,
+    ) -> None:
+        """Emit all rows of the unit, whose columns at these positions `produce` decodes."""
+        await self._with_source(rows, positions, source, lambda found: self._put_out(rows, partial(produce, found)))
 
     async def _put_out_hot(self, hot: HotRows) -> None:
         self._left.job_began()
@@ -261,17 +294,19 @@ class ScanRun:
         if self._on_host:
             await self._out.emit(produce, last=last)
             return
-        stream = self._ctx.stream
-        self._ctx.metrics.add_batch(rows_in=sum(unit.rows for unit in units), batches=0)
+        stream, units = self._ctx.stream, tuple(units)
         nbytes = sum(unit.decoded_bytes(self._reader.output) for unit in units)
         reservation = await self._reserve(nbytes, Tier.DEVICE)
-        await self._out.emit(lambda: (to_device(batch, stream) for batch in gathered(produce())), last=last)
-        self._release(reservation)
+        try:
+            await self._out.emit(lambda: (to_device(batch, stream) for batch in gathered(produce())), last=last)
+        finally:
+            self._release(reservation)
+        self._ctx.metrics.add_batch(rows_in=sum(unit.rows for unit in units), batches=0)
 
     async def _read_rest(self, rows: UnitRows, fetch: _Fetch) -> FetchedExtents:
         with self._ctx.metrics.waiting(WaitReason.IO, rows.unit.file.path):
             fetched = await self._read(rows.unit, rows.missing(self._reader.rest), fetch.stored)
-        rows.columns.update(fetched.columns)
+        rows.stored.update(fetched.stored)
         return fetched.source
 
     async def _spread(self, rows: UnitRows, source: FetchedExtents, fetch: _Fetch) -> None:
@@ -289,12 +324,13 @@ class ScanRun:
         """Each column in a job of its own."""
         positions = rows.missing(positions)
         parts = [UnitRows(self._reader, rows.unit) for _ in positions]
-        await _all(
-            [
-                self._ctx.stream.run(part.decode, [position], source.reopened())
-                for part, position in zip(parts, positions, strict=True)
-            ]
-        )
+        decoding = []
+        for part, position in zip(parts, positions, strict=True):
+            if position in rows.stored:
+                part.stored[position] = rows.stored.pop(position)
+            decode = partial(part.decode, (position,))
+            decoding.append(self._with_source(part, (position,), source.reopened(), partial(self._run, decode)))
+        await _all(decoding)
         for part in parts:
             rows.columns.update(part.columns)
 
