@@ -17,7 +17,8 @@ from pystachio.io_scheduler.client import TransferClient
 from pystachio.io_scheduler.core.events import PlanOpened
 from pystachio.io_scheduler.core.policy import POLICIES
 from pystachio.io_scheduler.core.request import Extent, Link, LinkLimits, PathTaken, PriorityClass, Transfer
-from pystachio.io_scheduler.devices import ChunkEnd, ChunkRequest
+from pystachio.io_scheduler.devices import ChunkEnd, ChunkRequest, native
+from pystachio.io_scheduler.devices.compiled import CompiledDevice
 from pystachio.io_scheduler.devices.emulated import EmulatedDevice, NamedFile
 from pystachio.io_scheduler.devices.posix import PosixDevice
 from pystachio.io_scheduler.service import IoSchedulerService
@@ -66,7 +67,8 @@ async def _locate(path: str) -> Link:
 
 def run(*, scale: float, quick: bool) -> list[Figure]:
     figures = [_speed(chunks, rounds=5 if quick else 15) for chunks in CHUNKS_PER_AWAIT]
-    figures.append(_posix_speed(rounds=3 if quick else 7))
+    for threads, open_device in (("compiled", _compiled), ("Python's", _in_python)):
+        figures.append(_disk_speed(threads, open_device, rounds=3 if quick else 7))
     return figures + _accuracy(seconds=4.0 if quick else 20.0)
 
 
@@ -83,7 +85,7 @@ def _speed(chunks_per_await: int, rounds: int) -> Figure:
     return Figure(name, max(rates), "chunks/s", 100_000, "at least", {"median": statistics.median(rates)}, rounds)
 
 
-def _posix_speed(rounds: int) -> Figure:
+def _disk_speed(threads: str, open_device: devices.OpenDevice, rounds: int) -> Figure:
     """The same through threads that read a cached file, by the clock: waking the loop and the threads included."""
     with tempfile.NamedTemporaryFile() as file:
         file.write(bytes(16 * CHUNK_BYTES))
@@ -92,16 +94,28 @@ def _posix_speed(rounds: int) -> Figure:
         for _ in range(rounds):
             with asyncio.Runner(loop_factory=loop_factory()) as runner:
                 started = time.perf_counter()
-                runner.run(_chunks_per_second(8_000, 16, PosixDevice(chunk_bytes=CHUNK_BYTES), file.name))
+                runner.run(_chunks_per_second(8_000, 16, open_device, file.name))
                 rates.append(8_000 / (time.perf_counter() - started))
-    name = "service: chunks per second of the clock, 16 per await, posix device, 4 KiB cached"
+    name = f"service: chunks per second of the clock, 16 per await, {threads} threads, 4 KiB cached"
     return Figure(name, statistics.median(rates), "chunks/s", samples=rounds)
 
 
+def _in_python(_link: Link) -> devices.Device:
+    return PosixDevice(chunk_bytes=CHUNK_BYTES)
+
+
+def _compiled(_link: Link) -> devices.Device:
+    return CompiledDevice(native.load(), asyncio.get_running_loop(), chunk_bytes=CHUNK_BYTES)
+
+
+def _instant(_link: Link) -> devices.Device:
+    return InstantDevice()
+
+
 async def _chunks_per_second(
-    chunks: int, chunks_per_await: int, device: devices.Device | None = None, path: str = "/file"
+    chunks: int, chunks_per_await: int, open_device: devices.OpenDevice = _instant, path: str = "/file"
 ) -> float:
-    service = IoSchedulerService(open_device=lambda link: device or InstantDevice(), locate=_locate)
+    service = IoSchedulerService(open_device=open_device, locate=_locate)
     await service.start()
     clients = [service.client(f"plan {index}", PriorityClass(index % 3)) for index in range(CLIENTS)]
 
