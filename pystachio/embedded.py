@@ -181,14 +181,14 @@ class EmbeddedNode:
         return ChunkSamples(chunks, self.fetch) if isinstance(chunks, ChunkCache) else None
 
     def expect(self, urgency: Urgency) -> None:
-        """A plan of this urgency is being planned, on this thread: keep the workers free for it if it is an interactive
+        """Plans of this urgency are planned from here on, on this thread: the workers are kept free for an interactive
         one."""
         self._expected.priority = urgency.priority
         if urgency.priority == PriorityClass.INTERACTIVE:
             self._host.expect_urgent()
 
     def _catalog(self) -> tuple[str, PriorityClass]:
-        """As what the planner reads. It is as urgent as the plan: what is read for an interactive one makes the disk
+        """As what the planner reads: in a hurry for an interactive plan only. What is read in a hurry makes the disk
         expect more of that kind, and cut what others read into short chunks (`LinkQueue`)."""
         priority = getattr(self._expected, "priority", PriorityClass.NORMAL)
         if priority == PriorityClass.INTERACTIVE:

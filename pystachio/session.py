@@ -229,7 +229,10 @@ class Session:
 
     def _start(self, statement: str | bytes, wanted: Urgency, parameters: Sequence[Any], called: float) -> StartedPlan:
         self._node.expect(wanted)
-        plan = self._plan(statement, parameters)
+        try:
+            plan = self._plan(statement, parameters)
+        finally:
+            self._node.expect(USUAL)
         label = statement if isinstance(statement, str) else f"a Substrait plan of {len(statement)} bytes"
         return self._node.submit(plan, _from(called, wanted), label)
 

@@ -142,7 +142,7 @@ class LinkQueue:
         window full. One that lacks anything else is parked, and the next line is looked at.
         """
         lanes, window = self.lanes, self.window
-        chunk_bytes = window.chunk_bytes
+        chunk_bytes, room = window.chunk_bytes, window.nbytes
         while lanes.backlogged:
             lane = lanes.next(self.outstanding_bytes, now)
             flow = lane.flows[0][2]
@@ -153,14 +153,13 @@ class LinkQueue:
             progress = line.waiting[0][2]
             length = progress.length - progress.dispatched
             if self._has_long_chunks:
-                chunk_bytes = self._chunk_bytes(lane, now)
+                chunk_bytes, room = self._lengths(lane, now)
             # A quarter of a chunk is not worth a request of its own, so it joins the last one.
             if length > chunk_bytes + chunk_bytes // 4 or progress.redo is not None or progress.budget is not None:
                 length = self._next_length(progress, chunk_bytes)
             outstanding = self.outstanding_bytes
             if outstanding and (
-                window.is_measuring
-                or outstanding + length > window.nbytes + (0 if lane.index else self.limits.urgent_bytes)
+                window.is_measuring or outstanding + length > room + (0 if lane.index else self.limits.urgent_bytes)
             ):
                 return
             if self.is_gate and self._yields(lane, length, now):
@@ -336,14 +335,16 @@ class LinkQueue:
 
     # Chunks
 
-    def _chunk_bytes(self, lane: Lane, now: float) -> int:
-        """Long chunks are cut short while something more urgent is expected, which would wait for them."""
-        chunk_bytes, shortest = self.window.chunk_bytes, self.limits.smallest_chunk_bytes
-        if self._has_long_chunks and chunk_bytes > shortest:
+    def _lengths(self, lane: Lane, now: float) -> tuple[int, int]:
+        """Of a chunk and of what may be inside the device. Long chunks are cut short while something more urgent is
+        expected, which would wait for them; where it has no room of its own, fewer bytes are let in, too."""
+        window, limits = self.window, self.limits
+        chunk_bytes, shortest = window.chunk_bytes, limits.smallest_chunk_bytes
+        if chunk_bytes > shortest:
             for other in self.lanes.all[: lane.index]:
                 if other.flows or 0.0 < other.served_at > now - EXPECTED_SECONDS:
-                    return shortest
-        return chunk_bytes
+                    return shortest, window.nbytes if limits.urgent_bytes else window.short_nbytes
+        return chunk_bytes, window.nbytes
 
     def _next_length(self, progress: TransferProgress, chunk_bytes: int) -> int:
         if progress.redo is not None:

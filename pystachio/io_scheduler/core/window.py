@@ -67,6 +67,7 @@ class Window:
         "is_measuring",
         "nbytes",
         "rate",
+        "short_nbytes",
     )
 
     def __init__(self, limits: LinkLimits, fixed_bytes: int | None = None) -> None:
@@ -81,6 +82,8 @@ class Window:
             # A chunk that filled the window would always be alone, and say nothing of what more of them do.
             first = self.nbytes // FIRST_CHUNKS // limits.alignment * limits.alignment
             self.chunk_bytes = min(limits.chunk_bytes, max(limits.smallest_chunk_bytes, first))
+        self.short_nbytes = self.nbytes
+        """As `nbytes`, while chunks are of the smallest length."""
         self.rate: float | None = None
         """Bytes per second that the device is known to deliver."""
         self.is_measuring = False
@@ -195,11 +198,12 @@ class Window:
             return
         if not self._is_first:
             self._fit(now, self.rate)
-        elif not grows and not is_lone and self._lone_chunks and self._epoch_bytes >= self.chunk_bytes:
+        # What a few small reads deliver, a footer's say, is no rate of the device.
+        elif not grows and not is_lone and self._lone_chunks and self._epoch_bytes >= self._limits.smallest_chunk_bytes:
             self._is_first = False
             self._fit(now, self.rate)
         elif is_full:
-            self.nbytes = max(self.nbytes, min(2 * self.nbytes, LARGEST_WINDOW_BYTES))
+            self.nbytes = self.short_nbytes = max(self.nbytes, min(2 * self.nbytes, LARGEST_WINDOW_BYTES))
 
     def _start_over(self, now: float, rate: float) -> None:
         """The device is not what it was, in its rate or in its latency."""
@@ -219,11 +223,15 @@ class Window:
             self.chunk_bytes = chunk
             if not any(self._is_near(length) for _, length in self._lone_chunks):
                 self._measure_at = min(self._measure_at, now + SOON_SECONDS)
+        self.nbytes = self._nbytes_for(chunk, rate)
+        self.short_nbytes = min(self.nbytes, self._nbytes_for(limits.smallest_chunk_bytes, rate))
+
+    def _nbytes_for(self, chunk: int, rate: float) -> int:
         # B L0 + chunk is what the device delivers while one chunk passes through it alone.
-        window = GAIN * rate * self._lone_seconds(self.chunk_bytes, rate)
+        window = GAIN * rate * self._lone_seconds(chunk, rate)
         # In whole chunks, rounded up: half a chunk cannot be started.
-        chunks = max(2, -(-int(window) // self.chunk_bytes))
-        self.nbytes = min(chunks * self.chunk_bytes, max(LARGEST_WINDOW_BYTES, 2 * self.chunk_bytes))
+        chunks = max(2, -(-int(window) // chunk))
+        return min(chunks * chunk, max(LARGEST_WINDOW_BYTES, 2 * chunk))
 
     def _lone_seconds(self, length: int, rate: float) -> float:
         """How long a chunk of the length takes on the empty device, from those of other lengths.

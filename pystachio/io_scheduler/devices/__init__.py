@@ -85,8 +85,9 @@ def choose(name: DeviceName = "auto", *, direct: bool = False, sparing: bool = F
 
     `auto` is `nvme` where kvikio works: it needs a CUDA driver. `direct` reads around the page cache, on `posix` only;
     `sparing` does so where that pays (`page_cache`): on local disks, which have no cache of another kind behind them.
-    `posix` always writes around it where it can: what waits in the page cache takes memory that no budget knows, and
-    can fail long after it was said to be written.
+    `posix` moves bytes in compiled threads (`devices.compiled`) where the library is there and a loop runs, else in
+    Python's. It always writes around the page cache where it can: what waits there takes memory that no budget knows,
+    and can fail long after it was said to be written.
     """
     from pystachio.io_scheduler.devices import nvme, posix
     from pystachio.io_scheduler.devices.deferred import DeferredDevice
@@ -103,7 +104,9 @@ def choose(name: DeviceName = "auto", *, direct: bool = False, sparing: bool = F
             return open_posix(link, loop)
 
     def open_later(link: Link) -> Device:
-        limits = LinkLimits(chunk_bytes=posix.CHUNK_BYTES, window_bytes=posix.WINDOW_BYTES)
+        limits = LinkLimits(
+            chunk_bytes=posix.CHUNK_BYTES, window_bytes=posix.WINDOW_BYTES, device_seconds=posix.CHUNK_DEVICE_SECONDS
+        )
         if name == "nvme":
             return DeferredDevice(partial(open_nvme, link), limits=limits)
         return DeferredDevice(partial(open_nvme_or_posix, link, _running_loop()), limits=limits)

@@ -39,6 +39,10 @@ _PATHS: Final[Mapping[int, PathTaken]] = {Way.BUFFERED: PathTaken.BUFFERED, Way.
 _ENDS_AT_ONCE = 64
 _END = struct.Struct(END)
 
+_BUSY: Final[set[CompiledDevice]] = set()
+"""Devices with chunks under way. A thread that is stuck in a file server's read outlives the service and its loop, and
+the memory that it writes to must do so too."""
+
 
 class CompiledFile:
     """A file by its handle in the library. Closed by a thread of its device."""
@@ -110,18 +114,20 @@ class CompiledDevice:
         if request.abandoned:
             ended(ChunkEnd(0, PathTaken.BUFFERED, Cancelled("the chunk was given up before it began")))
             return
-        if not isinstance(file, CompiledFile) or not isinstance(buffer, memoryview):
+        reads = self.direction is Direction.READ
+        if not isinstance(file, CompiledFile) or not isinstance(buffer, memoryview) or (reads and buffer.readonly):
             error = InternalError("the compiled device serves its own files and host memory")
             ended(ChunkEnd(0, PathTaken.BUFFERED, error))
             return
         disk = self._disk or self._open_disk()
         number, way = next(self._numbers), self._way(file.path, request.offset)
         self._under_way[number] = _Operation(request, ended)
+        _BUSY.add(self)
         failure = self._brief.pystachio_disk_start(
-            disk, file.handle, number, request.offset, _address(buffer), len(buffer), request.required, way
+            disk, file.handle, number, request.offset, _address(buffer), buffer.nbytes, request.required, way
         )
         if failure:
-            del self._under_way[number]
+            self._pop(number)
             raise RuntimeError(f"no thread for the chunk: {os.strerror(failure)}")
 
     def abandon(self, request: ChunkRequest) -> None:
@@ -145,9 +151,14 @@ class CompiledDevice:
         if not disk:
             os.close(wake)
             raise ResourceExhausted("the system has no memory for a queue of chunks", setting="memory", needed=0)
+        try:
+            # Perhaps not on the loop: a device may be opened, and its first chunks started, on a thread.
+            self._loop.call_soon_threadsafe(self._loop.add_reader, wake, self._tell)
+        except RuntimeError:  # it is closed
+            self._brief.pystachio_disk_close(disk)
+            os.close(wake)
+            raise
         self._disk, self._wake = disk, wake
-        # Perhaps not on the loop: a device may be opened, and its first chunks started, on a thread.
-        self._loop.call_soon_threadsafe(self._loop.add_reader, wake, self._tell)
         return int(disk)
 
     def _way(self, path: str, offset: int) -> Way:
@@ -158,7 +169,8 @@ class CompiledDevice:
         return Way.SPARING if self._admission.may_go_around(path, offset) else Way.BUFFERED
 
     def _close_file(self, handle: int) -> None:
-        self._brief.pystachio_disk_close_file(self._disk, handle)
+        library = self._library if self._disk is None else self._brief
+        library.pystachio_disk_close_file(self._disk, handle)
 
     def _tell(self) -> None:
         """Tell of all chunks that have ended."""
@@ -168,21 +180,31 @@ class CompiledDevice:
         while found == _ENDS_AT_ONCE and self._disk is not None:
             found = self._brief.pystachio_disk_ended(self._disk, self._ends, _ENDS_AT_ONCE)
             for number, transferred, seconds, error, way in _END.iter_unpack(self._ends.raw[: found * _END.size]):
-                operation = self._under_way.pop(number)
+                operation = self._pop(number)
                 end, ended = self._end(operation, transferred, seconds, error, way), operation.ended
                 # Whoever hears of the end may count the buffer as his alone.
                 del operation
-                ended(end)
+                try:
+                    ended(end)
+                except Exception as failure:  # a defect, but the others have ended too
+                    message = "a chunk's end was not taken"
+                    self._loop.call_exception_handler({"message": message, "exception": failure})
+
+    def _pop(self, number: int) -> _Operation:
+        operation = self._under_way.pop(number)
+        if not self._under_way:
+            _BUSY.discard(self)
+        return operation
 
     def _end(self, operation: _Operation, transferred: int, seconds: float, error: int, way: int) -> ChunkEnd:
         request, path, taken = operation.request, operation.request.file.path, _PATHS[way]
         if error:
             return ChunkEnd(transferred, taken, _typed(error, path, self.direction))
-        wanted = len(request.buffer) if self.direction is Direction.WRITE else request.required
+        wanted = request.buffer.nbytes if self.direction is Direction.WRITE else request.required
         if transferred < wanted:
             return ChunkEnd(transferred, taken, stopped_short(path, request.offset + transferred, self.direction))
         if self._admission is not None and way == Way.DIRECT:
-            self._admission.note_around(path, request.offset)
+            self._admission.note_around(path, request.offset, transferred)
             self._admission.note_direct(transferred, seconds)
         return ChunkEnd(transferred, taken)
 
@@ -194,4 +216,4 @@ def _typed(number: int, path: str, direction: Direction) -> PystachioError:
 
 
 def _address(buffer: memoryview) -> int | None:
-    return np.frombuffer(buffer, np.uint8).__array_interface__["data"][0] if len(buffer) else None
+    return np.frombuffer(buffer, np.uint8).__array_interface__["data"][0] if buffer.nbytes else None

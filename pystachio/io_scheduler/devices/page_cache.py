@@ -90,7 +90,7 @@ class Admission:
         cached = self._cached(descriptor, offset, length)
         if cached is None or 2 * cached >= length:
             return False
-        self.note_around(path, offset)
+        self.note_around(path, offset, length)
         return True
 
     def may_go_around(self, path: str, offset: int) -> bool:
@@ -98,12 +98,13 @@ class Admission:
         with self._lock:
             return not self._is_slow() and (path, offset // _GRANULE_BYTES) not in self._seen
 
-    def note_around(self, path: str, offset: int) -> None:
-        """The chunk is read around the page cache: the next time it is not."""
+    def note_around(self, path: str, offset: int, length: int) -> None:
+        """The chunk is read around the page cache: the next time it is not, nor is what begins inside it."""
         with self._lock:
-            if len(self._seen) >= _MOST_REMEMBERED:
-                del self._seen[next(iter(self._seen))]
-            self._seen[path, offset // _GRANULE_BYTES] = None
+            for granule in range(offset // _GRANULE_BYTES, -(-(offset + length) // _GRANULE_BYTES)):
+                if len(self._seen) >= _MOST_REMEMBERED:
+                    del self._seen[next(iter(self._seen))]
+                self._seen[path, granule] = None
 
     def note_direct(self, length: int, seconds: float) -> None:
         """A chunk was read around the cache: tells how quick the disk is."""

@@ -21,7 +21,7 @@ DIRECT_ALIGNMENT = 4096
 CHUNK_BYTES = 2 << 20
 WINDOW_BYTES = 16 << 20
 CHUNK_DEVICE_SECONDS = 0.002
-"""Six times as long as usual, as long as nobody urgent is expected: a chunk takes some 0.1 ms of processor time."""
+"""More than usual, while nobody urgent is expected: each chunk takes some 0.1 ms of processor time."""
 THREADS = 4
 
 PRIVATE = 0o600

@@ -48,6 +48,10 @@ class FetchedExtents:
         """The same bytes with a position of its own, for another thread."""
         return FetchedExtents(self._path, self._size, self._extents)
 
+    def beside(self, other: FetchedExtents) -> FetchedExtents:
+        """The bytes of both, which are of the same file."""
+        return FetchedExtents(self._path, self._size, (*self._extents, *other._extents))
+
     def view(self, offset: int, length: int) -> memoryview:
         """Bytes at a place in the file."""
         return self._slice(offset, offset + length)

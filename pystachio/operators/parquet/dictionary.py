@@ -109,7 +109,7 @@ class SharedDictionary:
         """Those of the values, after adding what is new; None when that would be too much."""
         if self._current is None:
             grown = pc.unique(values)
-            if not self._grows_to(grown):
+            if not self._adopt(grown):
                 return None
             if len(grown) == len(values):
                 return np.arange(len(values))
@@ -119,16 +119,17 @@ class SharedDictionary:
             if not codes.null_count:
                 return _numbers(codes)
             grown = pa.concat_arrays([grown, pc.unique(values.filter(pc.is_null(codes)))])
-            if not self._grows_to(grown):
+            if not self._adopt(grown):
                 return None
         return _numbers(pc.index_in(values, value_set=grown))
 
-    def _grows_to(self, values: pa.Array) -> bool:
-        """Whether they are not too many: they are the dictionary from here on."""
-        self.overflowed = len(values) > self._most_values
-        if not self.overflowed:
-            self._current = dictionary_from_arrow(values)
-        return not self.overflowed
+    def _adopt(self, values: pa.Array) -> bool:
+        """Take them as the dictionary from here on; False when they are too many, and nobody shares codes any more."""
+        if len(values) > self._most_values:
+            self.overflowed = True
+            return False
+        self._current = dictionary_from_arrow(values)
+        return True
 
     def _kept(self, place: Hashable, length: int) -> tuple[torch.Tensor, Dictionary] | None:
         kept = self._translations.get(place)

@@ -241,7 +241,12 @@ class ScanRows:
 
 
 class LostChunks(Exception):
-    """Stored columns are corrupt and were not put out: Parquet has them. It does not leave the scan."""
+    """Columns at these positions, which were stored, are corrupt: Parquet has them. Nothing was put out. It does not
+    leave the scan."""
+
+    def __init__(self, positions: Sequence[int]) -> None:
+        super().__init__(positions)
+        self.positions = positions
 
 
 @dataclass(slots=True, eq=False)
@@ -287,15 +292,16 @@ class UnitRows:
     def decode_stored(self, positions: Iterable[int]) -> None:
         """Add those of the columns that the chunk cache has. Raises LostChunks when some are not as they were stored,
         and are to be read from Parquet."""
-        chunks, is_whole = self.reader.chunks, True
+        chunks, lost = self.reader.chunks, []
         for position in positions:
             if chunks is not None and position in self.stored:
                 column = chunks.decode(self.unit, position, self.stored.pop(position))
-                is_whole &= column is not None
-                if column is not None:
+                if column is None:
+                    lost.append(position)
+                else:
                     self.columns[position] = column
-        if not is_whole:
-            raise LostChunks
+        if lost:
+            raise LostChunks(lost)
 
     def select(self, source: FetchedExtents) -> None:
         """Decode what decides, and find the pieces in which rows survive."""
@@ -323,9 +329,8 @@ class UnitRows:
         yield ScanRows(self.reader, self.columns, Piece(0, self.unit.rows, None), is_tested=False, unit=self)
 
     def select_and_put_out(self, source: FetchedExtents) -> Iterator[ScanRows]:
-        """The unit's rows that survive, unless all columns are there already, or nearly."""
-        missing = self.missing((*self.reader.first, *self.reader.rest))
-        if any(position not in self.stored for position in missing):
+        """The unit's rows that survive, unless all columns are there already."""
+        if self.missing((*self.reader.first, *self.reader.rest)):
             self.select(source)
             yield from self.put_out(source)
         else:

@@ -219,10 +219,10 @@ class ScanRun:
                 self._left.unit_ended()
             elif fetch.split:
                 select = partial(self._run, rows.select)
-                await self._with_source(rows, self._reader.first, fetched.source, select)
+                await self._with_source(rows, fetched.source, select)
                 if rows.alive:
                     rest = await self._read_rest(rows, fetch)
-                    await self._put_out_from(rows, rows.put_out, self._reader.rest, rest)
+                    await self._put_out_from(rows, rows.put_out, rest)
                 else:
                     spared = _read_bytes(fetch.unit, rows.missing(self._reader.rest), fetch.stored)
                     self._ctx.metrics.count("bytes not read", spared)
@@ -230,7 +230,7 @@ class ScanRun:
                     self._left.unit_ended()
             else:
                 produce = rows.select_and_put_out if self._selects_first() else rows.decode_and_put_out
-                await self._put_out_from(rows, produce, self._reader.positions, fetched.source)
+                await self._put_out_from(rows, produce, fetched.source)
             if fetch.hot:
                 self._ctx.metrics.count("bytes from memory", sum(map(column_nbytes, fetch.hot.values())))
             self._finished += 1
@@ -242,31 +242,30 @@ class ScanRun:
         await self._ctx.stream.run(work, source)
 
     async def _with_source(
-        self,
-        rows: UnitRows,
-        positions: Sequence[int],
-        source: FetchedExtents,
-        work: Callable[[FetchedExtents], Awaitable[object]],
+        self, rows: UnitRows, source: FetchedExtents, work: Callable[[FetchedExtents], Awaitable[object]]
     ) -> None:
-        """Do `work`, which decodes columns at these positions. What the chunk cache had of them may prove corrupt,
-        before anything is put out: then again, with what Parquet has."""
+        """Do `work`, which decodes columns of the unit. What the chunk cache had of them may prove corrupt, before
+        anything is put out: then again, with what Parquet has."""
+        reserved: list[Reservation] = []
         while True:
             try:
                 await work(source)
-                return
-            except LostChunks:
-                lost = [position for position in rows.missing(positions) if position not in rows.stored]
-            source = await self._read_parquet(rows.unit, lost)
+                break
+            except LostChunks as lost:
+                positions = lost.positions
+            reserved.append(await self._reserve(_read_bytes(rows.unit, positions, {}), Tier.HOST))
+            source = source.beside(await self._read_parquet(rows.unit, positions))
+        for reservation in reserved:
+            self._release(reservation)
 
     async def _put_out_from(
         self,
         rows: UnitRows,
         produce: Callable[[FetchedExtents], Iterable[ScanRows]],
-        positions: Sequence[int],
         source: FetchedExtents,
     ) -> None:
-        """Emit all rows of the unit, whose columns at these positions `produce` decodes."""
-        await self._with_source(rows, positions, source, lambda found: self._put_out(rows, partial(produce, found)))
+        """Emit all rows of the unit, whose columns `produce` decodes."""
+        await self._with_source(rows, source, lambda found: self._put_out(rows, partial(produce, found)))
 
     async def _put_out_hot(self, hot: HotRows) -> None:
         self._left.job_began()
@@ -329,7 +328,7 @@ class ScanRun:
             if position in rows.stored:
                 part.stored[position] = rows.stored.pop(position)
             decode = partial(part.decode, (position,))
-            decoding.append(self._with_source(part, (position,), source.reopened(), partial(self._run, decode)))
+            decoding.append(self._with_source(part, source.reopened(), partial(self._run, decode)))
         await _all(decoding)
         for part in parts:
             rows.columns.update(part.columns)

@@ -82,6 +82,7 @@ class Bench:
         self._served = 0
         self._tell(LinkOpened(DISK, limits))
         self._tell(PlanOpened("scan", PriorityClass.BATCH))
+        self._tell(PlanOpened("urgent", PriorityClass.INTERACTIVE))
 
     def ask(self, transfers: int) -> None:
         length = self.transfer() if callable(self.transfer) else self.transfer
@@ -105,6 +106,17 @@ class Bench:
                 self.ask(ended)
         self.now = until
         return (self._served - served) / (until - since)
+
+    def urgent(self, length: int = 64 << 10) -> float:
+        """How long an urgent transfer takes that comes now."""
+        started, number = self.now, next(self._ids)
+        self._tell(TransfersSubmitted((Transfer(number, "urgent", DISK, Extent(0, length)),)))
+        while True:
+            ends = [end for end, _, chunk in self._ends if chunk.transfer_id == number]
+            if ends:
+                self.run(ends[0])
+                return ends[0] - started
+            self.run(self._ends[0][0])
 
     def give_up(self) -> None:
         """End the plan, whose chunks come out at once, and open it again."""
@@ -180,6 +192,31 @@ def test_chunks_as_long_as_the_first_window_are_not_alone_for_ever() -> None:
     assert bench.chunk == 4 * MIB
     assert bench.window >= 8 * MIB
     assert bench.run(2.0) > 0.97 * 4 * GIGA
+
+
+@pytest.mark.parametrize("rate", [0.3 * GIGA, 0.8 * GIGA, 2.5 * GIGA])
+def test_long_chunks_hold_up_the_first_urgent_transfer_only(rate: float) -> None:
+    limits = LinkLimits(chunk_bytes=2 * MIB, window_bytes=16 * MIB, device_seconds=0.002)
+    bench, short = Bench(serial(rate, 80e-6), limits=limits), Bench(serial(rate, 80e-6))
+    waits: list[list[float]] = []
+    for one in (bench, short):
+        one.ask(8)
+        one.run(2.5)
+        waits.append([])
+        for _ in range(8):
+            waits[-1].append(one.urgent())
+            one.run(one.now + 0.05)
+    assert bench.chunk > short.chunk or rate > GIGA
+    assert waits[0][0] < 0.008
+    assert max(waits[0][1:]) < 1.3 * max(waits[1][1:])
+
+
+def test_what_a_few_small_reads_deliver_is_no_rate() -> None:
+    bench = Bench(serial(1 * GIGA, 500e-6), transfer=8 << 10)
+    for _ in range(10):
+        bench.ask(2)
+        bench.run(bench.now + 0.002, goes_on=False)
+    assert bench.chunk == 2 * MIB
 
 
 def test_a_long_way_costs_little_for_the_measurements() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import stat
 from collections.abc import AsyncIterator, Callable
@@ -205,7 +206,52 @@ async def test_chunks_that_are_given_up_before_they_began_are_not_read(path: str
 async def test_files_and_memory_of_others_are_refused(path: str) -> None:
     device, ends = CompiledDevice(COMPILED, asyncio.get_running_loop()), list[ChunkEnd]()
     device.start(ChunkRequest(PosixDevice().open(path), 0, memory(10), 10), ends.append)
-    assert isinstance(ends[0].error, InternalError)
+    constant = memoryview(b"nobody may write")
+    device.start(ChunkRequest(device.open(path), 0, constant, 10), ends.append)
+    assert [type(end.error) for end in ends] == [InternalError] * 2
+    assert bytes(constant) == b"nobody may write"
+    device.close()
+
+
+async def test_a_chunk_does_not_wait_for_one_that_takes_long(make: Make, path: str) -> None:
+    device = make()
+    zeros, file = device.open("/dev/zero"), device.open(path)
+    _, slow = begun(device, zeros, 0, memory(512 << 20))
+    await asyncio.sleep(0.005)
+    for _ in range(3):
+        assert (await asyncio.wait_for(begun(device, file, 0, memory(100))[1], 30)).transferred == 100
+    assert not slow.done()
+    assert (await slow).error is None
+    zeros.close()
+    file.close()
+
+
+def test_memory_is_not_used_anew_under_a_read_that_outlives_its_loop() -> None:
+    pool = BufferPool()
+
+    async def begin() -> None:
+        device = CompiledDevice(COMPILED, asyncio.get_running_loop())
+        device.start(ChunkRequest(device.open("/dev/zero"), 0, pool.acquire(256 << 20), 256 << 20), lambda end: None)
+
+    asyncio.run(begin())
+    gc.collect()
+    assert pool.statistics().blocks == 1
+
+
+async def test_an_end_that_is_not_taken_keeps_none_from_the_others(path: str) -> None:
+    loop, failures = asyncio.get_running_loop(), list[object]()
+    loop.set_exception_handler(lambda _loop, context: failures.append(context["exception"]))
+    device = CompiledDevice(COMPILED, loop, threads=1)
+    file = device.open(path)
+
+    def refuse(end: ChunkEnd) -> None:
+        raise ValueError
+
+    device.start(ChunkRequest(file, 0, memory(100), 100), refuse)
+    ends = await asyncio.wait_for(asyncio.gather(*(begun(device, file, 0, memory(10))[1] for _ in range(9))), 30)
+    assert [end.transferred for end in ends] == [10] * 9
+    assert [type(failure) for failure in failures] == [ValueError]
+    file.close()
     device.close()
 
 

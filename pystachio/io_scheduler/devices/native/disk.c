@@ -182,11 +182,18 @@ static void wake_thread(ps_disk *disk) {
     }
 }
 
-/* The lock is held. */
-static void queue(ps_disk *disk, job *one) {
+static int start_thread(ps_disk *disk);
+
+/* 0, or errno, and then nothing was queued: there is no thread at all. The lock is held. */
+static int queue(ps_disk *disk, job *one) {
+    if (disk->waiting_jobs >= disk->threads_idle) {
+        int error = start_thread(disk);
+        if (!disk->threads_running) return error;
+    }
     append(&disk->waiting, one);
     disk->waiting_jobs++;
     wake_thread(disk);
+    return 0;
 }
 
 /* Whether the taker of ends is to be told. The lock is held. */
@@ -204,8 +211,6 @@ static void tell(ps_disk *disk) {
     }
 }
 
-static int start_thread(ps_disk *disk);
-
 static void *serve(void *argument) {
     ps_disk *disk = argument;
     pthread_mutex_lock(&disk->lock);
@@ -220,8 +225,6 @@ static void *serve(void *argument) {
             continue;
         }
         disk->waiting_jobs--;
-        /* If the system has no thread left, those that run do it. */
-        if (disk->waiting_jobs > disk->threads_idle) start_thread(disk);
         wake_thread(disk);
         pthread_mutex_unlock(&disk->lock);
         int is_close = one->end.number < 0, is_first = 0;
@@ -248,7 +251,7 @@ static void *serve(void *argument) {
 /* One more thread if there may be one, which takes no signals: they are for the interpreter's. The lock is held. 0, or
  * errno. */
 static int start_thread(ps_disk *disk) {
-    if (disk->threads_running == disk->most_threads) return 0;
+    if (disk->threads_running == disk->most_threads || disk->is_closing) return 0;
     pthread_attr_t attributes;
     sigset_t all, before;
     int error = pthread_attr_init(&attributes);
@@ -316,8 +319,12 @@ void pystachio_disk_close_file(ps_disk *disk, ps_file *file) {
     one->file = file;
     one->end.number = -1;
     pthread_mutex_lock(&disk->lock);
-    queue(disk, one);
+    int error = queue(disk, one);
     pthread_mutex_unlock(&disk->lock);
+    if (error) {
+        close_file(file);
+        free(one);
+    }
 }
 
 int32_t pystachio_disk_start(ps_disk *disk, ps_file *file, int64_t number, int64_t offset, void *bytes, int64_t length,
@@ -328,8 +335,7 @@ int32_t pystachio_disk_start(ps_disk *disk, ps_file *file, int64_t number, int64
     *chunk = (job){.file = file, .bytes = bytes, .offset = offset, .length = length, .required = required};
     chunk->end = (ps_end){.number = number, .way = way};
     pthread_mutex_lock(&disk->lock);
-    if (!disk->threads_running) error = start_thread(disk);
-    if (!error) queue(disk, chunk);
+    error = queue(disk, chunk);
     pthread_mutex_unlock(&disk->lock);
     if (error) free(chunk);
     return error;
