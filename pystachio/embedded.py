@@ -143,6 +143,12 @@ class EmbeddedNode:
                 setting="ulimit -n",
                 hint="close files that are not needed, or allow the process more of them",
             ) from error
+        except RuntimeError as error:  # Python's word for a thread that the system refuses
+            raise ResourceExhausted(
+                f"the node could not start: {error}",
+                setting="ulimit -u",
+                hint="allow the user more threads, or the process more memory",
+            ) from error
         self._stop = weakref.finalize(self, self._host.stop)
         self._stop.atexit = False
 

@@ -111,6 +111,8 @@ class UnderWay:
         self.chunks[transfer_id, offset] = self._chunk(pending, request, queue_seconds, now)
         try:
             pending.submission.device.start(request, ended)
+        except PystachioError as error:
+            ended(ChunkEnd(0, PathTaken.BUFFERED, error))
         except Exception as error:
             failure = InternalError(f"a device did not take a chunk: {error!r}")
             failure.__cause__ = error

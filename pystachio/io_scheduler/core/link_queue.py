@@ -269,8 +269,9 @@ class LinkQueue:
         line = lane.flows[0][2].next_line()
         if line is None:
             return False
-        length = self._next_length(line.waiting[0][2], self._chunk_bytes(lane, now))
-        extra = 0 if lane.index else self.limits.urgent_bytes
+        chunk_bytes, room = self._lengths(lane, now)
+        length = self._next_length(line.waiting[0][2], chunk_bytes)
+        extra = room - self.window.nbytes + (0 if lane.index else self.limits.urgent_bytes)
         has_room = self.window.has_room(self.outstanding_bytes, length, extra)
         return has_room and not (self.is_gate and self._yields(lane, length, now))
 
@@ -340,7 +341,7 @@ class LinkQueue:
         expected, which would wait for them; where it has no room of its own, fewer bytes are let in, too."""
         window, limits = self.window, self.limits
         chunk_bytes, shortest = window.chunk_bytes, limits.smallest_chunk_bytes
-        if chunk_bytes > shortest:
+        if self._has_long_chunks and chunk_bytes > shortest:
             for other in self.lanes.all[: lane.index]:
                 if other.flows or 0.0 < other.served_at > now - EXPECTED_SECONDS:
                     return shortest, window.nbytes if limits.urgent_bytes else window.short_nbytes

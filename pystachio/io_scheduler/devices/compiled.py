@@ -31,6 +31,7 @@ from pystachio.io_scheduler.devices.posix import (
     THREADS,
     WINDOW_BYTES,
     WORK,
+    no_thread,
     stopped_short,
 )
 from pystachio.io_scheduler.os_errors import from_os_error
@@ -128,7 +129,7 @@ class CompiledDevice:
         )
         if failure:
             self._pop(number)
-            raise RuntimeError(f"no thread for the chunk: {os.strerror(failure)}")
+            raise no_thread(os.strerror(failure))
 
     def abandon(self, request: ChunkRequest) -> None:
         request.abandoned = True

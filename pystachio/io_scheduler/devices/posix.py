@@ -11,7 +11,7 @@ from contextlib import suppress
 from functools import partial
 from queue import SimpleQueue
 
-from pystachio.errors import Cancelled, DataError, InternalError
+from pystachio.errors import Cancelled, DataError, InternalError, ResourceExhausted
 from pystachio.io_scheduler.core.request import Direction, LinkLimits, PathTaken
 from pystachio.io_scheduler.devices import ChunkEnd, ChunkRequest
 from pystachio.io_scheduler.devices.page_cache import Admission
@@ -150,13 +150,16 @@ class PosixDevice:
             self._start_thread()
         self._jobs.put(partial(_serve, request, ended))
         if len(self._threads) < self._most_threads and self._jobs.qsize() > 0:
-            with suppress(RuntimeError):  # The system has no thread left; those that run will do it.
+            with suppress(ResourceExhausted):  # Those that run will do it.
                 self._start_thread()
 
     def _start_thread(self) -> None:
         name = f"posix-{self._name}-{self.direction}-{len(self._threads)}"
         thread = threading.Thread(target=self._run_jobs, name=name, daemon=True)
-        thread.start()
+        try:
+            thread.start()
+        except RuntimeError as error:
+            raise no_thread(str(error)) from None
         self._threads.append(thread)
 
     def abandon(self, request: ChunkRequest) -> None:
@@ -240,6 +243,12 @@ def move_chunk(request: ChunkRequest) -> ChunkEnd:
 
 def _is_aligned(offset: int, length: int) -> bool:
     return offset % DIRECT_ALIGNMENT == 0 and length % DIRECT_ALIGNMENT == 0
+
+
+def no_thread(reason: str) -> ResourceExhausted:
+    """The error of a disk for which the system has no thread at all."""
+    hint = "allow the user more threads, or the process more memory"
+    return ResourceExhausted(f"there is no thread for the disk: {reason}", setting="ulimit -u", needed=1, hint=hint)
 
 
 def stopped_short(path: str, at: int, direction: Direction) -> DataError:

@@ -180,7 +180,9 @@ class ChunkCache:
         except NotFound:
             pass
         except Exception as error:
-            self._stop(error)
+            # A program that ends without closing the node takes the threads away under it: nobody asked to keep more.
+            if threading.main_thread().is_alive():
+                self._stop(error)
         self._dropped += len(together) - sum(nbytes > 0 for nbytes in stored)
 
     def _stop(self, error: Exception) -> None:

@@ -17,6 +17,8 @@ from pystachio.operators.kernels.numbering import Numbering
 
 Scalar = bool | int | float
 
+_SIGNED: Final = (torch.bool, torch.int8, torch.int16, torch.int32, torch.int64)
+
 _COMPARE: Final[dict[str, Callable[..., Any]]] = {
     "equal": np.equal,
     "not_equal": np.not_equal,
@@ -67,7 +69,8 @@ def minimum_and_maximum(values: torch.Tensor) -> Bounds:
     library = native.library(len(values))
     if library is None:
         return portable.minimum_and_maximum(values)
-    assert values.dtype != torch.uint8
+    assert len(values), "no values have no range"
+    assert values.dtype in _SIGNED
     values, ends = values.contiguous(), (ctypes.c_int64 * 2)()
     status = library.pystachio_value_range(values.data_ptr(), values.itemsize, len(values), ends)
     assert status == native.Status.OK, "widths of integers"

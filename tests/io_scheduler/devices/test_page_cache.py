@@ -129,7 +129,7 @@ def test_what_was_found_in_the_cache_is_not_counted_as_read() -> None:
 
 
 def test_few_chunks_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(page_cache, "_MOST_REMEMBERED", 1)
+    monkeypatch.setattr(page_cache, "_MOST_REMEMBERED", 4)  # quarters of a mebibyte
     told = Told()
     assert [told.goes_around(offset) for offset in (0, MIB, 0, 0)] == [True, True, True, False]
 

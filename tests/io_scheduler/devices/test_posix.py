@@ -9,7 +9,15 @@ from queue import SimpleQueue
 
 import pytest
 
-from pystachio.errors import Cancelled, DataError, InvalidRequest, NotFound, PystachioError, Unauthorized
+from pystachio.errors import (
+    Cancelled,
+    DataError,
+    InvalidRequest,
+    NotFound,
+    PystachioError,
+    ResourceExhausted,
+    Unauthorized,
+)
 from pystachio.io_scheduler.buffers import BufferPool
 from pystachio.io_scheduler.core.request import PathTaken
 from pystachio.io_scheduler.devices import ChunkEnd, ChunkRequest
@@ -204,7 +212,7 @@ def test_threads_that_the_system_refuses(path: str, monkeypatch: pytest.MonkeyPa
 
     monkeypatch.setattr(threading.Thread, "start", refuse)
     if not running:
-        with pytest.raises(RuntimeError):
+        with pytest.raises(ResourceExhausted, match="no thread for the disk"):
             start()
     monkeypatch.setattr(threading.Thread, "start", refuse if running else begin)
     for _ in range(20):
