@@ -66,7 +66,7 @@ class _Operation:
 
 
 class CompiledDevice:
-    """Moves chunks in one direction; ends are told on `loop`. Otherwise as `PosixDevice`, with Admission's counsel."""
+    """Moves chunks in one direction, and tells of their ends on `loop`; in everything else as `PosixDevice`."""
 
     def __init__(
         self,
@@ -147,7 +147,11 @@ class CompiledDevice:
             os.close(self._wake)
 
     def _open_disk(self) -> int:
-        wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        try:
+            wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        except OSError as error:
+            message = f"there is no descriptor for the disk: {error.strerror}"
+            raise ResourceExhausted(message, setting="ulimit -n", needed=1) from None
         disk = self._brief.pystachio_disk_open(self._threads, self.direction is Direction.WRITE, wake)
         if not disk:
             os.close(wake)
