@@ -29,6 +29,7 @@ class Links:
         self._locate = locate
         self._open_device = open_device
         self._located: dict[str, Link] = {}
+        self._looking: dict[str, asyncio.Event] = {}
         self._devices: dict[Link, Device] = {}
 
     def known(self, path: str) -> Link | None:
@@ -44,12 +45,26 @@ class Links:
             link = await self.locate(os.path.dirname(path) or ".", Direction.READ)
             return link._replace(direction=direction)
         known = self._located.get(path)
-        if known is None:
-            known = await self._locate(path)
+        if known is not None:
+            return known
+        looking = self._looking.get(path)
+        if looking is None:
+            return await self._look(path)
+        # A scan's first reads come all at once, and each look is a thread's.
+        await looking.wait()
+        return await self.locate(path, direction)
+
+    async def _look(self, path: str) -> Link:
+        looked = self._looking[path] = asyncio.Event()
+        try:
+            link = await self._locate(path)
             if len(self._located) >= LOCATED_FILES:
                 self._located.clear()
-            self._located[path] = known
-        return known
+            self._located[path] = link
+            return link
+        finally:
+            del self._looking[path]
+            looked.set()
 
     def __contains__(self, link: Link) -> bool:
         return link in self._devices

@@ -52,7 +52,8 @@ struct ps_disk {
     int32_t threads_running, threads_idle, most_threads;
     int64_t waiting_jobs;
     int32_t writes, wake, is_woken, is_closing;
-    int32_t is_waking; /* an idle thread was signalled and does not run yet */
+    int32_t is_waking;   /* an idle thread was signalled and does not run yet */
+    int32_t is_starting; /* a thread is being started */
 };
 
 static void append(job_list *list, job *one) {
@@ -214,6 +215,8 @@ static void tell(ps_disk *disk) {
 static void *serve(void *argument) {
     ps_disk *disk = argument;
     pthread_mutex_lock(&disk->lock);
+    disk->threads_idle--;
+    disk->is_waking = 0;
     for (;;) {
         job *one = take_first(&disk->waiting);
         if (!one) {
@@ -226,6 +229,8 @@ static void *serve(void *argument) {
         }
         disk->waiting_jobs--;
         wake_thread(disk);
+        /* One in reserve: whoever queues a chunk has others waiting for him, and starting a thread takes long. */
+        if (!disk->threads_idle) start_thread(disk);
         pthread_mutex_unlock(&disk->lock);
         int is_close = one->end.number < 0, is_first = 0;
         if (is_close) {
@@ -248,21 +253,33 @@ static void *serve(void *argument) {
     return NULL;
 }
 
-/* One more thread if there may be one, which takes no signals: they are for the interpreter's. The lock is held. 0, or
- * errno. */
+/* One more thread if there may be one, idle until it runs. It takes no signals: they are for the interpreter's. 0, or
+ * errno. The lock is held, and let go meanwhile where others may do the work; so one thread is started at a time. */
 static int start_thread(ps_disk *disk) {
-    if (disk->threads_running == disk->most_threads || disk->is_closing) return 0;
+    if (disk->is_starting || disk->is_closing || disk->threads_running == disk->most_threads) return 0;
+    pthread_t *thread = &disk->threads[disk->threads_running];
+    int is_first = !disk->threads_running;
+    disk->is_starting = 1;
+    disk->threads_idle++;
+    if (!is_first) pthread_mutex_unlock(&disk->lock);
     pthread_attr_t attributes;
     sigset_t all, before;
     int error = pthread_attr_init(&attributes);
-    if (error) return error;
-    pthread_attr_setstacksize(&attributes, STACK_BYTES);
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before);
-    error = pthread_create(&disk->threads[disk->threads_running], &attributes, serve, disk);
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
-    pthread_attr_destroy(&attributes);
-    if (!error) pthread_setname_np(disk->threads[disk->threads_running++], "pystachio-disk");
+    if (!error) {
+        pthread_attr_setstacksize(&attributes, STACK_BYTES);
+        sigfillset(&all);
+        pthread_sigmask(SIG_SETMASK, &all, &before);
+        error = pthread_create(thread, &attributes, serve, disk);
+        pthread_sigmask(SIG_SETMASK, &before, NULL);
+        pthread_attr_destroy(&attributes);
+    }
+    if (!error) pthread_setname_np(*thread, "pystachio-disk");
+    if (!is_first) pthread_mutex_lock(&disk->lock);
+    disk->is_starting = 0;
+    if (error)
+        disk->threads_idle--;
+    else
+        disk->threads_running++;
     return error;
 }
 
@@ -289,6 +306,7 @@ void pystachio_disk_close(ps_disk *disk) {
     disk->is_closing = 1;
     pthread_cond_broadcast(&disk->changed);
     pthread_mutex_unlock(&disk->lock);
+    /* Who starts another is joined before it. */
     for (int32_t thread = 0; thread < disk->threads_running; thread++) pthread_join(disk->threads[thread], NULL);
     for (job *one; (one = take_first(&disk->ended));) free(one);
     pthread_cond_destroy(&disk->changed);
