@@ -19,6 +19,7 @@ import xxhash
 
 from pystachio.operators.chunks.header import PAGE_BYTES, BrokenChunk, header_page, read_header, require
 from pystachio.operators.column import (
+    Bounds,
     BytesColumn,
     Column,
     Dictionary,
@@ -121,12 +122,12 @@ def _decoded(data: memoryview, key: ChunkKey) -> Column:
     require(isinstance(kind, str) and dtype in _KIND_DTYPES.get(kind, ()), "an unknown representation")
     require(isinstance(nulls, bool), "no word about NULLs")
     require((_is_count(values) if kind == "codes" else values is None), "no number of dictionary values")
-    segments = _segments(data, header.get("segments"))
+    segments, ends = _segments(data, header.get("segments"), str(dtype) if kind in ("fixed", "codes") else None)
     validity = _flags(segments.pop(), key.rows) if nulls and segments else None
     require(nulls == (validity is not None), "no validity")
     match kind, segments:
         case "fixed", [values_segment]:
-            return _fixed(key, values_segment, str(dtype), validity, header.get("bounds"))
+            return _fixed(key, values_segment, str(dtype), validity, header.get("bounds"), ends)
         case "wide", [high, low]:
             require(pa.types.is_decimal(key.type), "a wide number of another type than decimal")
             high, low = (_typed(segment, "int64", key.rows) for segment in (high, low))
@@ -134,12 +135,13 @@ def _decoded(data: memoryview, key: ChunkKey) -> Column:
         case "bytes", [offsets, text]:
             return _bytes(key, offsets, text, key.rows, validity)
         case "codes", [codes, offsets, text]:
-            return _codes(key, codes, str(dtype), _bytes(key, offsets, text, values or 0, None), validity)
+            return _codes(key, codes, str(dtype), _bytes(key, offsets, text, values or 0, None), validity, ends)
     raise BrokenChunk("another number of segments")
 
 
-def _segments(data: memoryview, described: object) -> list[Array]:
-    """The bytes of each segment, whose places and checksums are right, and which fill the file."""
+def _segments(data: memoryview, described: object, dtype: str | None) -> tuple[list[Array], Bounds | None]:
+    """The bytes of each segment, whose places and checksums are right, and which fill the file; and the range of the
+    first one's values, if they are integers by their `dtype` and it was found on the way."""
     require(isinstance(described, list) and 0 < len(described) <= 4, "an unlikely number of segments")
     assert isinstance(described, list)
     for one in described:
@@ -148,16 +150,31 @@ def _segments(data: memoryview, described: object) -> list[Array]:
     places, length = _layout([one[1] for one in described])
     require(length == len(data), "a file of another length")
     whole = np.frombuffer(data, np.uint8)
-    found = []
+    found: list[Array] = []
+    ends = None
     for (place, nbytes, checksum), expected in zip(described, places, strict=True):
         require(place == expected, "a segment at another place")
         segment = whole[expected : expected + nbytes]
-        require(_checksum(segment) == checksum, "a segment with a wrong checksum")
+        if found:
+            computed = _checksum(segment)
+        else:
+            computed, ends = _checksum_and_range(segment, dtype)
+        require(computed == checksum, "a segment with a wrong checksum")
         found.append(segment)
-    return found
+    return found, ends
 
 
-def _fixed(key: ChunkKey, segment: Array, dtype: str, validity: torch.Tensor | None, bounds: object) -> FixedColumn:
+def _checksum_and_range(segment: Array, dtype: str | None) -> tuple[str, Bounds | None]:
+    if dtype in _INTEGERS and segment.nbytes % np.dtype(dtype).itemsize == 0:
+        both = host.checksum_and_range(torch.from_numpy(segment.view(dtype)))
+        if both is not None:
+            return f"{both[0]:016x}", both[1]
+    return _checksum(segment), None
+
+
+def _fixed(
+    key: ChunkKey, segment: Array, dtype: str, validity: torch.Tensor | None, bounds: object, ends: Bounds | None
+) -> FixedColumn:
     allowed = _FLOATS if pa.types.is_floating(key.type) else ("bool",) if pa.types.is_boolean(key.type) else _INTEGERS
     require(dtype in allowed or pa.types.is_null(key.type), "a dtype that is not of the type")
     values = _flags(segment, key.rows) if dtype == "bool" else torch.from_numpy(_typed(segment, dtype, key.rows))
@@ -167,8 +184,9 @@ def _fixed(key: ChunkKey, segment: Array, dtype: str, validity: torch.Tensor | N
     assert isinstance(bounds, list)
     low, high = bounds
     require(dtype in _INTEGERS and low <= high, "impossible bounds")
-    valid = values if validity is None else torch.from_numpy(values.numpy()[validity.numpy()])
-    require(not len(valid) or is_within(host.minimum_and_maximum(valid), (low, high)), "values outside the bounds")
+    if ends is None or not is_within(ends, (low, high)):  # what lies under a NULL is anything
+        valid = values if validity is None else torch.from_numpy(values.numpy()[validity.numpy()])
+        require(not len(valid) or is_within(host.minimum_and_maximum(valid), (low, high)), "values outside the bounds")
     return FixedColumn(key.type, values, validity, (low, high))
 
 
@@ -181,12 +199,17 @@ def _bytes(key: ChunkKey, offsets: Array, text: Array, rows: int, validity: torc
 
 
 def _codes(
-    key: ChunkKey, segment: Array, dtype: str, values: BytesColumn, validity: torch.Tensor | None
+    key: ChunkKey,
+    segment: Array,
+    dtype: str,
+    values: BytesColumn,
+    validity: torch.Tensor | None,
+    ends: Bounds | None,
 ) -> DictionaryColumn:
     codes = torch.from_numpy(_typed(segment, dtype, key.rows))
     if len(codes):
         allowed = 0, max(1, len(values)) - 1
-        require(is_within(host.minimum_and_maximum(codes), allowed), "a code outside the dictionary")
+        require(is_within(ends or host.minimum_and_maximum(codes), allowed), "a code outside the dictionary")
     if not len(values):
         require(not len(codes) or (validity is not None and not bool(validity.any())), "codes without a dictionary")
     return DictionaryColumn(key.type, codes, Dictionary(values), validity)

@@ -237,6 +237,31 @@ def test_content_that_no_writer_of_ours_stores_is_not_usable() -> None:
     assert "bounds" in forged(bounded, lambda header: None, at_first_segment(b"\x63")).reason
 
 
+def test_many_values_outside_their_bounds_are_not_usable_but_under_nulls() -> None:
+    """Of so many that their range is found with their checksum."""
+    codes = column_from_arrow(pa.array(["a", "b"] * 3000).dictionary_encode())
+
+    def at(place: int, content: bytes) -> Any:
+        def write(whole: bytearray) -> None:
+            whole[PAGE_BYTES + place : PAGE_BYTES + place + len(content)] = content
+
+        return write
+
+    for place in (0, 4097, 5999):
+        assert forged(codes, lambda header: None, at(place, b"\x02")).reason == "a code outside the dictionary"
+    values = torch.tensor([1, 2] * 3000, dtype=torch.int8)
+    for place in (0, 4097, 5999):
+        bounded = FixedColumn(pa.int64(), values, None, (1, 2))
+        assert forged(bounded, lambda header: None, at(place, b"\x63")).reason == "values outside the bounds"
+        changed = values.clone()
+        changed[place] = 99
+        column = FixedColumn(pa.int64(), changed, changed != 99, (1, 2))
+        back = read_back(column)
+        assert isinstance(back, FixedColumn)
+        assert back.bounds == (1, 2)
+        assert torch.equal(back.values, changed)
+
+
 VALUES = {
     pa.int32(): st.integers(-(2**31), 2**31 - 1),
     pa.float64(): st.floats(allow_nan=False),

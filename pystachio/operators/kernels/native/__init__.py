@@ -14,7 +14,7 @@ from pathlib import Path
 
 from pystachio.compiled import CompiledLibrary, load_library
 
-INTERFACE_VERSION = 27
+INTERFACE_VERSION = 28
 _NAME = "_native"
 
 FEW_ROWS = 1 << 12
@@ -223,6 +223,7 @@ def _declare_arrays(loaded: ctypes.CDLL) -> None:
         "scatter": (pointer, width, pointer, number, pointer, width, pointer),
         "group_extremes": (pointer, width, pointer, width, number, width, pointer),
         "value_range": (pointer, width, number, pointer),
+        "checksum_and_range": (pointer, width, number, pointer, pointer),
         "hash_views": (pointer, number, pointer),
         "copy_views": (pointer, number, pointer, pointer),
         "same_views": (pointer, pointer, number, pointer, width),
