@@ -52,19 +52,24 @@ class Links:
             return await self._look(path)
         # A scan's first reads come all at once, and each look is a thread's.
         await looking.wait()
-        return await self.locate(path, direction)
+        # Of a look that failed or was given up nobody knows but who asked for it.
+        return self._located.get(path) or await self._find(path)
 
     async def _look(self, path: str) -> Link:
+        """For all who ask meanwhile."""
         looked = self._looking[path] = asyncio.Event()
         try:
-            link = await self._locate(path)
-            if len(self._located) >= LOCATED_FILES:
-                self._located.clear()
-            self._located[path] = link
-            return link
+            return await self._find(path)
         finally:
             del self._looking[path]
             looked.set()
+
+    async def _find(self, path: str) -> Link:
+        link = await self._locate(path)
+        if len(self._located) >= LOCATED_FILES:
+            self._located.clear()
+        self._located[path] = link
+        return link
 
     def __contains__(self, link: Link) -> bool:
         return link in self._devices

@@ -49,7 +49,7 @@ def test_one_look_serves_all_who_ask_for_a_file_at_once() -> None:
 
 
 @pytest.mark.parametrize("given_up", [False, True])
-def test_those_who_wait_for_a_look_that_fails_or_is_given_up_look_again(given_up: bool) -> None:
+def test_those_who_wait_for_a_look_that_fails_or_is_given_up_look_for_themselves(given_up: bool) -> None:
     async def main() -> None:
         looks = Looks(failing=0 if given_up else 1)
         links = looks.links()
@@ -62,8 +62,24 @@ def test_those_who_wait_for_a_look_that_fails_or_is_given_up_look_again(given_up
             await asyncio.wait((first,))
         looks.may_end.set()
         assert await asyncio.gather(*others) == [LINK] * 3
-        assert looks.seen == ["a", "a"]
+        # What one of them finds at once, the others need not look for.
+        assert looks.seen == ["a"] * (4 if given_up else 2)
         with pytest.raises(asyncio.CancelledError if given_up else NotFound):
             await first
+
+    asyncio.run(main())
+
+
+def test_a_file_that_is_not_there_is_not_there_for_anybody() -> None:
+    async def main() -> None:
+        looks = Looks(failing=10_000)
+        links = looks.links()
+        asked = [asyncio.create_task(links.locate("a", Direction.READ)) for _ in range(2000)]
+        await asyncio.sleep(0)
+        asked.pop().cancel()
+        looks.may_end.set()
+        assert all(isinstance(error, NotFound) for error in await asyncio.gather(*asked, return_exceptions=True))
+        looks.failing = 0
+        assert await links.locate("a", Direction.READ) == LINK
 
     asyncio.run(main())

@@ -209,7 +209,8 @@ def _codes(
     codes = torch.from_numpy(_typed(segment, dtype, key.rows))
     if len(codes):
         allowed = 0, max(1, len(values)) - 1
-        require(is_within(ends or host.minimum_and_maximum(codes), allowed), "a code outside the dictionary")
+        found = host.minimum_and_maximum(codes) if ends is None else ends
+        require(is_within(found, allowed), "a code outside the dictionary")
     if not len(values):
         require(not len(codes) or (validity is not None and not bool(validity.any())), "codes without a dictionary")
     return DictionaryColumn(key.type, codes, Dictionary(values), validity)

@@ -78,8 +78,8 @@ def minimum_and_maximum(values: torch.Tensor) -> Bounds:
 
 
 def checksum_and_range(values: torch.Tensor) -> tuple[int, Bounds] | None:
-    """The XXH3 of the bytes of an integer tensor, and the range of its values, in one pass over memory. None where the
-    library does not do it, which is not for few values."""
+    """The XXH3 of the bytes of an integer tensor, and the range of its values, in one pass over memory. None without
+    the library, for another tensor, and for 240 bytes or less."""
     library = native.library(len(values))
     if library is None or values.dtype not in _SIGNED or not values.is_contiguous():
         return None

@@ -236,6 +236,27 @@ async def test_a_chunk_does_not_wait_for_one_that_takes_long(make: Make, path: s
     file.close()
 
 
+async def test_chunks_do_not_wait_for_others_that_take_long_while_there_may_be_more_threads(path: str) -> None:
+    """However they come: a burst, whose threads start one another, or one by one."""
+    shared = memory(512 << 20)
+    for pause in (None, 0.0, 0.0005):
+        device = CompiledDevice(COMPILED, asyncio.get_running_loop(), threads=4)
+        zeros, file = device.open("/dev/zero"), device.open(path)
+        slow = []
+        for _ in range(3):
+            slow.append(begun(device, zeros, 0, shared)[1])
+            if pause is not None:
+                await asyncio.sleep(pause)
+        quick = [begun(device, file, 0, memory(100))[1] for _ in range(5)]
+        for ended in quick:
+            assert (await asyncio.wait_for(ended, 30)).transferred == 100
+        assert not all(ended.done() for ended in slow)
+        await asyncio.gather(*slow)
+        zeros.close()
+        file.close()
+        device.close()
+
+
 def test_memory_is_not_used_anew_under_a_read_that_outlives_its_loop() -> None:
     pool = BufferPool()
 

@@ -187,13 +187,14 @@ static int start_thread(ps_disk *disk);
 
 /* 0, or errno, and then nothing was queued: there is no thread at all. The lock is held. */
 static int queue(ps_disk *disk, job *one) {
-    if (disk->waiting_jobs >= disk->threads_idle) {
+    if (!disk->threads_running) {
         int error = start_thread(disk);
-        if (!disk->threads_running) return error;
+        if (error) return error;
     }
     append(&disk->waiting, one);
     disk->waiting_jobs++;
     wake_thread(disk);
+    if (disk->waiting_jobs > disk->threads_idle) start_thread(disk);
     return 0;
 }
 
@@ -214,6 +215,7 @@ static void tell(ps_disk *disk) {
 
 static void *serve(void *argument) {
     ps_disk *disk = argument;
+    pthread_setname_np(pthread_self(), "pystachio-disk");
     pthread_mutex_lock(&disk->lock);
     disk->threads_idle--;
     disk->is_waking = 0;
@@ -253,15 +255,8 @@ static void *serve(void *argument) {
     return NULL;
 }
 
-/* One more thread if there may be one, idle until it runs. It takes no signals: they are for the interpreter's. 0, or
- * errno. The lock is held, and let go meanwhile where others may do the work; so one thread is started at a time. */
-static int start_thread(ps_disk *disk) {
-    if (disk->is_starting || disk->is_closing || disk->threads_running == disk->most_threads) return 0;
-    pthread_t *thread = &disk->threads[disk->threads_running];
-    int is_first = !disk->threads_running;
-    disk->is_starting = 1;
-    disk->threads_idle++;
-    if (!is_first) pthread_mutex_unlock(&disk->lock);
+/* 0, or errno. It takes no signals: they are for the interpreter's threads. */
+static int create_thread(ps_disk *disk, pthread_t *thread) {
     pthread_attr_t attributes;
     sigset_t all, before;
     int error = pthread_attr_init(&attributes);
@@ -273,13 +268,33 @@ static int start_thread(ps_disk *disk) {
         pthread_sigmask(SIG_SETMASK, &before, NULL);
         pthread_attr_destroy(&attributes);
     }
-    if (!error) pthread_setname_np(*thread, "pystachio-disk");
-    if (!is_first) pthread_mutex_lock(&disk->lock);
+    return error;
+}
+
+/* One more thread if there may be one, idle until it runs, and more while too much waits. 0, or errno. The lock is held,
+ * and let go meanwhile where others may do the work: they leave it to this one to start more. */
+static int start_thread(ps_disk *disk) {
+    int error = 0;
+    if (disk->is_starting) return 0;
+    disk->is_starting = 1;
+    do {
+        if (disk->is_closing || disk->threads_running == disk->most_threads) break;
+        int is_first = !disk->threads_running;
+        pthread_t *thread = &disk->threads[disk->threads_running];
+        disk->threads_idle++;
+        if (!is_first) pthread_mutex_unlock(&disk->lock);
+        error = create_thread(disk, thread);
+        if (!is_first) pthread_mutex_lock(&disk->lock);
+        if (error) {
+            /* It may have been counted on. */
+            disk->threads_idle--;
+            disk->is_waking = 0;
+            wake_thread(disk);
+        } else {
+            disk->threads_running++;
+        }
+    } while (!error && disk->waiting_jobs > disk->threads_idle);
     disk->is_starting = 0;
-    if (error)
-        disk->threads_idle--;
-    else
-        disk->threads_running++;
     return error;
 }
 
@@ -305,9 +320,13 @@ void pystachio_disk_close(ps_disk *disk) {
     pthread_mutex_lock(&disk->lock);
     disk->is_closing = 1;
     pthread_cond_broadcast(&disk->changed);
-    pthread_mutex_unlock(&disk->lock);
     /* Who starts another is joined before it. */
-    for (int32_t thread = 0; thread < disk->threads_running; thread++) pthread_join(disk->threads[thread], NULL);
+    for (int32_t thread = 0; thread < disk->threads_running; thread++) {
+        pthread_mutex_unlock(&disk->lock);
+        pthread_join(disk->threads[thread], NULL);
+        pthread_mutex_lock(&disk->lock);
+    }
+    pthread_mutex_unlock(&disk->lock);
     for (job *one; (one = take_first(&disk->ended));) free(one);
     pthread_cond_destroy(&disk->changed);
     pthread_mutex_destroy(&disk->lock);

@@ -37,7 +37,7 @@ typedef struct {
 
 PS_EXPORT int32_t pystachio_disk_interface_version(void);
 
-/* A queue without threads, NULL without memory: one is started with a chunk when none is idle, up to `most_threads`.
+/* A queue without threads, NULL without memory. There is one more than take chunks, up to `most_threads`.
  * `wake`, an event descriptor, is written to when there are ends and their taker has taken all there were before. */
 PS_EXPORT ps_disk *pystachio_disk_open(int32_t most_threads, int32_t writes, int32_t wake);
 

@@ -121,7 +121,6 @@ static uint64_t end(const uint64_t sums[LANES], int64_t nbytes) {
 
 static void widen(int64_t ends[2], const uint8_t *values, int32_t width, int64_t rows) {
     int64_t found[2];
-    if (!rows) return;
     pystachio_value_range(values, width, rows, found);
     if (found[0] < ends[0]) ends[0] = found[0];
     if (found[1] > ends[1]) ends[1] = found[1];
