@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from math import copysign
+from operator import is_not
 from typing import Any
 
 import pyarrow as pa
@@ -149,9 +150,10 @@ def walk(expression: Expression) -> Iterator[Expression]:
 def transform(expression: Expression, change: Callable[[Expression], Expression]) -> Expression:
     """Rebuild bottom-up: `change` sees each node after its children. Unchanged parts stay the same objects."""
     before = children(expression)
-    after = tuple(transform(child, change) for child in before)
-    if any(new is not old for new, old in zip(after, before, strict=True)):
-        expression = with_children(expression, after)
+    if before:
+        after = tuple([transform(child, change) for child in before])
+        if any(map(is_not, after, before)):
+            expression = with_children(expression, after)
     return change(expression)
 
 
@@ -173,7 +175,15 @@ def with_children(expression: Expression, operands: tuple[Expression, ...]) -> E
 
 def fields_of(expression: Expression) -> frozenset[int]:
     """Positions of the input fields the expression reads."""
-    return frozenset(node.index for node in walk(expression) if isinstance(node, FieldReference))
+    found = set()
+    waiting = [expression]
+    while waiting:
+        node = waiting.pop()
+        if isinstance(node, FieldReference):
+            found.add(node.index)
+        else:
+            waiting.extend(children(node))
+    return frozenset(found)
 
 
 def conjuncts(expression: Expression | None) -> tuple[Expression, ...]:

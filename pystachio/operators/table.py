@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -18,20 +18,16 @@ import pyarrow.parquet as pq
 from pystachio.errors import DataError, Unsupported
 from pystachio.operators.batch import Field, Schema
 from pystachio.operators.column import Bounds, normalise_type
-from pystachio.operators.parquet.chunks import ChunkDescription, Descriptions, describe_chunks
+from pystachio.operators.parquet.chunks import Descriptions, describe_chunks
+from pystachio.operators.parquet.column_chunks import (
+    ColumnChunks,
+    ColumnReading,
+    ContradictsFileError,
+    column_chunks,
+    joined,
+)
 from pystachio.operators.parquet.dictionary import SharedDictionary
-from pystachio.operators.parquet.statistics import ChunkStatistics, IntegerRanges, statistics_reader
-
-FIRST_DATA_BYTE = 4
-"""A Parquet file begins with the four bytes PAR1."""
-
-_PADDED_WRITER = "parquet-mr"
-_PADDING = 100
-"""Old parquet-mr left a page header out of a chunk's size (PARQUET-816); Arrow then reads this much more."""
-
-_MOST_PLAUSIBLE_RATIO = 1 << 20
-"""No codec and encoding known compress more; a footer that claims more lies."""
-
+from pystachio.operators.parquet.statistics import statistics_reader
 
 _SMALL_ROWS = 1 << 14
 _MOST_CODE_BYTES = 3.5
@@ -58,30 +54,6 @@ class ParquetField:
     leaf: int | None
 
 
-class ColumnChunk(NamedTuple):
-    """The bytes of one column in one row group: `length` bytes from `offset`, `decoded` bytes when decompressed.
-
-    `codec` is Parquet's number of the compression.
-
-    `coded`: it has a dictionary, and no page is known to be without codes. `text_bytes`: of all its strings, if known.
-    """
-
-    offset: int
-    length: int
-    codec: int
-    decoded: int
-    has_dictionary: bool
-    coded: bool
-    text_bytes: int | None
-    values: int
-    statistics: ChunkStatistics
-
-    @property
-    def has_values(self) -> bool:
-        """Whether a value may be there that is not NULL."""
-        return self.values > 0 and self.statistics.nulls != self.values
-
-
 @dataclass(eq=False)
 class ParquetFile:
     """One file version with its footer: as pyarrow decodes by it (`metadata`), and its bytes, which begin at the file's
@@ -94,8 +66,7 @@ class ParquetFile:
     writer: str
     fields: tuple[ParquetField, ...]
     row_group_rows: tuple[int, ...]
-    _chunks: dict[int, tuple[ColumnChunk, ...]] = field(default_factory=dict, repr=False)
-    _ranges: dict[int, IntegerRanges | None] = field(default_factory=dict, repr=False)
+    _chunks: dict[int, ColumnChunks] = field(default_factory=dict, repr=False)
     derived: dict[Hashable, Any] = field(default_factory=dict, repr=False)
     """What readers of the file have found out about it."""
 
@@ -125,25 +96,12 @@ class ParquetFile:
         """Positions in `fields` of the columns that are not nested."""
         return tuple(position for position, field in enumerate(self.fields) if field.leaf is not None)
 
-    def chunks(self, column: int) -> tuple[ColumnChunk, ...]:
+    def chunks(self, column: int) -> ColumnChunks:
         """The column's chunk in each row group. DataError when the footer's numbers do not fit the file."""
         chunks = self._chunks.get(column)
         if chunks is None:
-            field_ = self.fields[column]
-            if field_.leaf is None:
-                raise Unsupported(f"reading the nested column {field_.name!r} of {self.path}")
-            stored = self.metadata.schema.column(field_.leaf)
-            reader, type_ = statistics_reader(field_.type, stored), stored.physical_type
-            described = enumerate(self._descriptions[field_.leaf])
-            chunks = tuple(self._chunk(column, group, raw, type_, reader.read(raw)) for group, raw in described)
-            self._chunks[column] = chunks
+            chunks = self._chunks[column] = self._read_chunks(column)
         return chunks
-
-    def ranges(self, column: int) -> IntegerRanges | None:
-        """The statistics of a column of integers in all row groups; None for another column."""
-        if column not in self._ranges:
-            self._ranges[column] = IntegerRanges.of([chunk.statistics for chunk in self.chunks(column)])
-        return self._ranges[column]
 
     @cached_property
     def row_group_sizes(self) -> np.ndarray:
@@ -154,30 +112,28 @@ class ParquetFile:
     def _descriptions(self) -> Descriptions:
         return describe_chunks(self.path, self.footer, self.metadata.num_columns, len(self.row_group_rows))
 
-    def _chunk(
-        self, column: int, group: int, raw: ChunkDescription, physical_type: str, statistics: ChunkStatistics
-    ) -> ColumnChunk:
-        rows = self.row_group_rows[group]
-        if not rows and not raw.values:  # writers put anything into the offsets of empty chunks
-            return ColumnChunk(FIRST_DATA_BYTE, 0, raw.codec, 0, False, False, None, 0, statistics)
-        offset, has_dictionary = raw.data_offset, False
-        if raw.dictionary_offset is not None and 0 < raw.dictionary_offset < offset:
-            offset, has_dictionary = raw.dictionary_offset, True
-        length = raw.length
-        if self.writer.startswith(_PADDED_WRITER):
-            length = min(length + _PADDING, self.data_end - offset)
-        inside = FIRST_DATA_BYTE <= offset <= raw.data_offset <= offset + length <= self.data_end
-        plausible = 0 <= raw.decoded <= _MOST_PLAUSIBLE_RATIO * (length + 1)
-        if not (inside and plausible and raw.physical_type == physical_type and raw.values == rows):
-            raise DataError(
-                f"the Parquet footer contradicts the file: {self.place(group, column)}: offset {offset}, "
-                f"length {length}, decoded {raw.decoded}, values {raw.values} of {rows} rows, "
-                f"type {raw.physical_type}, file of {self.size} bytes"
-            )
-        coded = has_dictionary and raw.coded is not False
-        return ColumnChunk(
-            offset, length, raw.codec, raw.decoded, has_dictionary, coded, raw.text_bytes, raw.values, statistics
+    def _read_chunks(self, column: int) -> ColumnChunks:
+        field_ = self.fields[column]
+        if field_.leaf is None:
+            raise Unsupported(f"reading the nested column {field_.name!r} of {self.path}")
+        stored = self.metadata.schema.column(field_.leaf)
+        reading = ColumnReading(
+            leaf=field_.leaf,
+            rows=self.row_group_sizes,
+            data_end=self.data_end,
+            writer=self.writer,
+            physical_type=stored.physical_type,
+            statistics=statistics_reader(field_.type, stored),
         )
+        try:
+            return column_chunks(self.footer, self._descriptions, reading)
+        except ContradictsFileError as error:
+            said, rows = error.said, self.row_group_rows[error.group]
+            raise DataError(
+                f"the Parquet footer contradicts the file: {self.place(error.group, column)}: pages from "
+                f"{said.data_offset}, length {said.length}, decoded {said.decoded}, values {said.values} of {rows} "
+                f"rows, type {said.physical_type}, file of {self.size} bytes"
+            ) from None
 
     def place(self, group: int | Sequence[int], column: int | None = None) -> str:
         """Where in the file, for messages."""
@@ -218,15 +174,23 @@ class Table:
         """The codes that all scans of the column share as long as the table's files stay as they are."""
         return self.dictionaries.setdefault(column, SharedDictionary())
 
+    def chunks(self, column: int) -> ColumnChunks:
+        """Those of all files, one after the other."""
+        name = self.schema[column].name
+        return joined([file.chunks(file.positions[name]) for file in self.files])
+
     def bounds(self, column: int) -> Bounds | None:
         """The range of an integer-like column by the footers; None when unknown or when there is no value."""
         if column not in self._bounds:
-            name = self.schema[column].name
-            chunks = [chunk for file in self.files for chunk in file.chunks(file.positions[name])]
-            ranges = [(chunk.statistics.low, chunk.statistics.high) for chunk in chunks if chunk.has_values]
-            known = bool(ranges) and all(isinstance(low, int) for low, _ in ranges)
-            self._bounds[column] = (min(r[0] for r in ranges), max(r[1] for r in ranges)) if known else None
+            self._bounds[column] = self._footer_bounds(column)
         return self._bounds[column]
+
+    def _footer_bounds(self, column: int) -> Bounds | None:
+        if _is_text(self.schema[column].type):
+            return None
+        chunks = self.chunks(column)
+        low, high = chunks.limits
+        return (low, high) if isinstance(low, int) and isinstance(high, int) else None
 
     def codes_pay(self, column: int) -> bool:
         """Whether scans read the column as dictionary codes.
@@ -241,17 +205,16 @@ class Table:
 
     def _would_codes_pay(self, column: int) -> bool:
         type_ = self.schema[column].type
-        if not (pa.types.is_string(type_) or pa.types.is_binary(type_)):
+        if not _is_text(type_):
             return False
         if not self._is_byte_array(column):
             return False
         if self.rows <= _SMALL_ROWS:
             return True
-        name = self.schema[column].name
-        chunks = [chunk for file in self.files for chunk in file.chunks(file.positions[name])]
-        if not all(chunk.coded for chunk in chunks if chunk.decoded):
+        chunks = self.chunks(column)
+        if not chunks.coded[chunks.decoded > 0].all():
             return False
-        return sum(chunk.decoded for chunk in chunks) <= _MOST_CODE_BYTES * self.rows
+        return int(chunks.decoded.sum()) <= _MOST_CODE_BYTES * self.rows
 
     def _is_byte_array(self, column: int) -> bool:
         """Arrow makes codes only of the Parquet type BYTE_ARRAY, not of its fixed-length sibling."""
@@ -260,6 +223,10 @@ class Table:
             if leaf is None or file.metadata.schema.column(leaf).physical_type != "BYTE_ARRAY":
                 return False
         return True
+
+
+def _is_text(type_: pa.DataType) -> bool:
+    return bool(pa.types.is_string(type_) or pa.types.is_binary(type_))
 
 
 def table_of_files(name: str, files: Sequence[ParquetFile]) -> Table:

@@ -8,18 +8,19 @@ follows from how their ranges overlap.
 from __future__ import annotations
 
 import math
-import operator
-from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
+import numpy as np
 import pyarrow as pa
 
-from pystachio.operators.table import ColumnChunk
+from pystachio.operators.parquet.column_chunks import ColumnChunks
 
 _LENGTH_BYTES = 4
 _PLAIN = 1.02
 """A chunk that takes this multiple of its plain size has fallen back from its dictionary."""
+
+_MOST_CHUNKS = 8
+"""Chunks whose dictionaries are looked at."""
 
 _SORTED = 1.5
 _UNIQUE = 0.98
@@ -39,30 +40,69 @@ class CountedRun:
     rows: int
 
 
-def distinct_from_chunks(
-    chunks: Sequence[tuple[ColumnChunk, int]], type_: pa.DataType, run: CountedRun | None = None
-) -> float | None:
-    """Distinct non-NULL values of a column given as its chunks and their rows.
+def distinct_from_chunks(chunks: ColumnChunks, type_: pa.DataType, run: CountedRun | None = None) -> float | None:
+    """Distinct non-NULL values of a column.
 
     Chunks without a dictionary are taken to be like `run`, or else like those with one; None when there is neither.
+    A few chunks, evenly spread, stand for all.
     """
-    filled = [(chunk, rows) for chunk, rows in chunks if chunk.has_values]
-    if not filled:
+    filled = np.flatnonzero(chunks.has_values)
+    if not len(filled):
         return 0.0
-    rows = float(sum(n for _, n in filled))
-    limits = [(chunk.statistics.low, chunk.statistics.high) for chunk, _ in filled]
-    span = value_span(limits)
-    most = rows if span is None else min(rows, float(span))
+    rows = float(chunks.values[filled].sum())
+    limits = _limits(chunks, filled, type_)
+    span = None if limits is None else limits.span
+    most = rows if span is None else min(rows, span)
     if pa.types.is_boolean(type_):
         return min(2.0, most)
-    shared = overlap(limits)
+    shared = float(len(filled)) if limits is None else limits.overlap
     fixed = None if _is_text(type_) else _fixed_width(type_)
-    domains = [(_chunk_domain(chunk, n, fixed) or _domain_like(run, n, shared), n) for chunk, n in filled]
+    parts = min(_MOST_CHUNKS, len(filled))
+    seen = filled[(2 * np.arange(parts) + 1) * len(filled) // (2 * parts)]
+    domains = [
+        (_chunk_domain(chunks, group, count, fixed) or _domain_like(run, count, shared), count)
+        for group, count in zip(seen.tolist(), chunks.values[seen].tolist(), strict=True)
+    ]
     known = [(domain, n) for domain, n in domains if domain is not None]
     covered = sum(n for _, n in known)
-    if covered * 2 < rows:
+    if covered * 2 < sum(n for _, n in domains):
         return None
-    return min(most, sum(domain for domain, _ in known) * (rows / covered) / shared)
+    return float(min(most, sum(domain for domain, _ in known) * (rows / covered) / shared))
+
+
+@dataclass(frozen=True, slots=True)
+class _Limits:
+    """What the ranges of a column's chunks tell. `span`: values between the least and the greatest, of integers.
+
+    `overlap`: in how many chunks' ranges a value of the column lies on average: 1 for a sorted column, up to their
+    number.
+    """
+
+    span: float | None
+    overlap: float
+
+
+def _limits(chunks: ColumnChunks, filled: np.ndarray, type_: pa.DataType) -> _Limits | None:
+    """None where they are no numbers, or not all known."""
+    if _is_text(type_):
+        return None
+    ranges = chunks.ranges
+    if ranges is not None:
+        if not ranges.known[filled].all():
+            return None
+        lows, highs = ranges.low[filled], ranges.high[filled]
+    else:
+        known = [chunks.statistics[group] for group in filled.tolist()]
+        if not {type(each.low) for each in known} <= {int, float}:
+            return None
+        lows = np.array([float(each.low) for each in known])
+        highs = np.array([float(each.high) for each in known])
+    width = float(highs.max()) - float(lows.min())
+    most = float(len(filled))
+    if not width or math.isinf(width):
+        return _Limits(1.0 if not width and ranges is not None else None, most)
+    within = float((highs.astype(np.float64) - lows.astype(np.float64)).sum())
+    return _Limits(width + 1.0 if ranges is not None else None, min(most, max(1.0, within / width)))
 
 
 def _domain_like(run: CountedRun | None, rows: int, shared: float) -> float | None:
@@ -76,34 +116,18 @@ def _domain_like(run: CountedRun | None, rows: int, shared: float) -> float | No
     return _domain(float(run.distinct), run.rows)
 
 
-def overlap(limits: Sequence[tuple[Any, Any]]) -> float:
-    """In how many chunks' ranges a value of the column lies on average: 1 for a sorted column, up to their number."""
-    lows, highs = zip(*limits, strict=True)
-    if not set(map(type, lows)) <= {int, float}:
-        return float(len(limits))
-    span = float(max(highs) - min(lows))
-    if not span or math.isinf(span):
-        return float(len(limits))
-    return min(float(len(limits)), max(1.0, float(sum(map(operator.sub, highs, lows))) / span))
-
-
-def value_span(limits: Sequence[tuple[Any, Any]]) -> int | None:
-    """Integers in the range of an integer-like column; None when a chunk's range is unknown."""
-    lows, highs = zip(*limits, strict=True)
-    return int(max(highs) - min(lows)) + 1 if set(map(type, lows)) == {int} else None
-
-
-def _chunk_domain(chunk: ColumnChunk, rows: int, fixed_width: float | None) -> float | None:
-    """How many values the chunk's were drawn from, given how many different ones it holds. `fixed_width`: None of
-    text."""
-    if not chunk.has_dictionary:
+def _chunk_domain(chunks: ColumnChunks, group: int, rows: int, fixed_width: float | None) -> float | None:
+    """How many values the chunk's `rows` were drawn from, given how many different ones it holds. `fixed_width`: None
+    of text."""
+    if not chunks.has_dictionary[group]:
         return None
-    width = _text_width(chunk, rows) if fixed_width is None else fixed_width
+    width = _text_width(chunks, group, rows) if fixed_width is None else fixed_width
     if width is None:
         return None
-    if not chunk.coded or (fixed_width is not None and chunk.decoded >= _PLAIN * rows * width):
+    decoded = int(chunks.decoded[group])
+    if not chunks.coded[group] or (fixed_width is not None and decoded >= _PLAIN * rows * width):
         return float(_UNIQUE_DOMAIN * rows)
-    return _domain(_distinct_in_chunk(chunk.decoded, rows, width), rows)
+    return _domain(_distinct_in_chunk(decoded, rows, width), rows)
 
 
 def _distinct_in_chunk(nbytes: int, rows: int, width: float) -> float:
@@ -137,11 +161,12 @@ def _is_text(type_: pa.DataType) -> bool:
     return bool(pa.types.is_string(type_) or pa.types.is_binary(type_))
 
 
-def _text_width(chunk: ColumnChunk, rows: int) -> float | None:
+def _text_width(chunks: ColumnChunks, group: int, rows: int) -> float | None:
     """Bytes of a string in the dictionary page; its length is guessed when the footer does not say."""
-    if chunk.text_bytes is not None and chunk.text_bytes >= 0:
-        return _LENGTH_BYTES + chunk.text_bytes / rows
-    low, high = chunk.statistics.low, chunk.statistics.high
+    nbytes = int(chunks.text_bytes[group])
+    if nbytes >= 0:
+        return _LENGTH_BYTES + nbytes / rows
+    low, high = chunks.statistics[group].low, chunks.statistics[group].high
     return None if low is None else _LENGTH_BYTES + (len(low) + len(high)) / 2
 
 

@@ -157,4 +157,10 @@ def tables_of(query: Query) -> frozenset[str]:
 
 
 def _below(plan: LogicalPlan) -> list[LogicalPlan]:
-    return [plan, *(part for child in inputs_of(plan) for part in _below(child))]
+    found = []
+    waiting = [plan]
+    while waiting:
+        part = waiting.pop()
+        found.append(part)
+        waiting.extend(reversed(inputs_of(part)))
+    return found

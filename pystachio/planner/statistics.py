@@ -17,7 +17,8 @@ from pystachio.operators.batch import Batch, column_nbytes
 from pystachio.operators.column import Column
 from pystachio.operators.evaluate import select
 from pystachio.operators.expressions import Expression, ScalarSubquery, walk
-from pystachio.operators.table import ColumnChunk, FileVersion, Table
+from pystachio.operators.parquet.statistics import Statistic
+from pystachio.operators.table import FileVersion, Table
 from pystachio.planner.cardinality import ColumnFacts
 from pystachio.planner.distinct import CountedRun, distinct_from_chunks
 from pystachio.planner.sample import SAMPLE_ROWS, Fetch, KeptSamples, SampledRun, choose_runs, count_run, read_column
@@ -33,8 +34,8 @@ class ColumnStatistics:
     """`low` and `high` in the encoding of `operators.parquet.statistics` (None: unknown), `nulls` rows that are NULL
     (None: unknown), estimated `distinct` values (None: unknown), and bytes per value in the file, uncompressed."""
 
-    low: int | float | bytes | None
-    high: int | float | bytes | None
+    low: Statistic | None
+    high: Statistic | None
     nulls: int | None
     distinct: float | None
     average_bytes: float
@@ -169,18 +170,12 @@ class TableFacts:
 
 def column_statistics(table: Table, column: int, run: CountedRun | None = None) -> ColumnStatistics:
     """From the column's chunks in all files, and from counted rows where there are some."""
-    name = table.schema[column].name
-    chunks: list[tuple[ColumnChunk, int]] = []
-    for file in table.files:
-        chunks.extend(zip(file.chunks(file.positions[name]), file.row_group_rows, strict=True))
-    valued = [chunk.statistics for chunk, _ in chunks if chunk.has_values]
-    lows, highs = [known.low for known in valued], [known.high for known in valued]
-    ranged = bool(valued) and None not in lows
-    nulls = [chunk.statistics.nulls for chunk, _ in chunks]
+    chunks, type_ = table.chunks(column), table.schema[column].type
+    low, high = chunks.limits
     return ColumnStatistics(
-        low=min(lows) if ranged else None,
-        high=max(highs) if ranged else None,
-        nulls=None if None in nulls else sum([count for count in nulls if count is not None]),
-        distinct=distinct_from_chunks(chunks, table.schema[column].type, run),
-        average_bytes=sum([chunk.decoded for chunk, _ in chunks]) / max(1, table.rows),
+        low=low,
+        high=high,
+        nulls=int(chunks.nulls.sum()) if (chunks.nulls >= 0).all() else None,
+        distinct=distinct_from_chunks(chunks, type_, run),
+        average_bytes=float(chunks.decoded.sum()) / max(1, table.rows),
     )

@@ -17,7 +17,7 @@ import pyarrow as pa
 import torch
 import xxhash
 
-from pystachio.operators.chunks.header import PAGE_BYTES, BrokenChunk, header_page, read_header, require
+from pystachio.operators.chunks.header import PAGE_BYTES, BrokenChunk, header_page, read_header
 from pystachio.operators.column import (
     Bounds,
     BytesColumn,
@@ -113,23 +113,32 @@ def decode(data: memoryview, key: ChunkKey) -> Column | NotUsable:
 
 
 def _decoded(data: memoryview, key: ChunkKey) -> Column:
-    require(len(data) >= PAGE_BYTES and len(data) % PAGE_BYTES == 0, "not whole pages")
+    if len(data) < PAGE_BYTES or len(data) % PAGE_BYTES:
+        raise BrokenChunk("not whole pages")
     header = read_header(bytes(data[:PAGE_BYTES]))
-    require(header.get("identity") == key.identity, "of another column")
-    require(header.get("type") == str(key.type), "of another type")
-    require(header.get("rows") == key.rows, "of another number of rows")
+    if header.get("identity") != key.identity:
+        raise BrokenChunk("of another column")
+    if header.get("type") != str(key.type):
+        raise BrokenChunk("of another type")
+    if header.get("rows") != key.rows:
+        raise BrokenChunk("of another number of rows")
     kind, dtype, values, nulls = (header.get(name) for name in ("kind", "dtype", "values", "nulls"))
-    require(isinstance(kind, str) and dtype in _KIND_DTYPES.get(kind, ()), "an unknown representation")
-    require(isinstance(nulls, bool), "no word about NULLs")
-    require((_is_count(values) if kind == "codes" else values is None), "no number of dictionary values")
+    if not isinstance(kind, str) or dtype not in _KIND_DTYPES.get(kind, ()):
+        raise BrokenChunk("an unknown representation")
+    if not isinstance(nulls, bool):
+        raise BrokenChunk("no word about NULLs")
+    if not (_is_count(values) if kind == "codes" else values is None):
+        raise BrokenChunk("no number of dictionary values")
     segments, ends = _segments(data, header.get("segments"), str(dtype) if kind in ("fixed", "codes") else None)
     validity = _flags(segments.pop(), key.rows) if nulls and segments else None
-    require(nulls == (validity is not None), "no validity")
+    if nulls != (validity is not None):
+        raise BrokenChunk("no validity")
     match kind, segments:
         case "fixed", [values_segment]:
             return _fixed(key, values_segment, str(dtype), validity, header.get("bounds"), ends)
         case "wide", [high, low]:
-            require(pa.types.is_decimal(key.type), "a wide number of another type than decimal")
+            if not pa.types.is_decimal(key.type):
+                raise BrokenChunk("a wide number of another type than decimal")
             high, low = (_typed(segment, "int64", key.rows) for segment in (high, low))
             return WideDecimalColumn(key.type, torch.from_numpy(high), torch.from_numpy(low), validity)
         case "bytes", [offsets, text]:
@@ -142,24 +151,29 @@ def _decoded(data: memoryview, key: ChunkKey) -> Column:
 def _segments(data: memoryview, described: object, dtype: str | None) -> tuple[list[Array], Bounds | None]:
     """The bytes of each segment, whose places and checksums are right, and which fill the file; and the range of the
     first one's values, if they are integers by their `dtype` and it was found on the way."""
-    require(isinstance(described, list) and 0 < len(described) <= 4, "an unlikely number of segments")
-    assert isinstance(described, list)
+    if not (isinstance(described, list) and 0 < len(described) <= 4):
+        raise BrokenChunk("an unlikely number of segments")
     for one in described:
-        require(isinstance(one, list) and len(one) == 3, "a segment without place, length and checksum")
-        require(_is_count(one[1]) and one[1] <= len(data), "a segment outside the file")
+        if not isinstance(one, list) or len(one) != 3:
+            raise BrokenChunk("a segment without place, length and checksum")
+        if not _is_count(one[1]) or one[1] > len(data):
+            raise BrokenChunk("a segment outside the file")
     places, length = _layout([one[1] for one in described])
-    require(length == len(data), "a file of another length")
+    if length != len(data):
+        raise BrokenChunk("a file of another length")
     whole = np.frombuffer(data, np.uint8)
     found: list[Array] = []
     ends = None
     for (place, nbytes, checksum), expected in zip(described, places, strict=True):
-        require(place == expected, "a segment at another place")
+        if place != expected:
+            raise BrokenChunk("a segment at another place")
         segment = whole[expected : expected + nbytes]
         if found:
             computed = _checksum(segment)
         else:
             computed, ends = _checksum_and_range(segment, dtype)
-        require(computed == checksum, "a segment with a wrong checksum")
+        if computed != checksum:
+            raise BrokenChunk("a segment with a wrong checksum")
         found.append(segment)
     return found, ends
 
@@ -176,25 +190,31 @@ def _fixed(
     key: ChunkKey, segment: Array, dtype: str, validity: torch.Tensor | None, bounds: object, ends: Bounds | None
 ) -> FixedColumn:
     allowed = _FLOATS if pa.types.is_floating(key.type) else ("bool",) if pa.types.is_boolean(key.type) else _INTEGERS
-    require(dtype in allowed or pa.types.is_null(key.type), "a dtype that is not of the type")
+    if dtype not in allowed and not pa.types.is_null(key.type):
+        raise BrokenChunk("a dtype that is not of the type")
     values = _flags(segment, key.rows) if dtype == "bool" else torch.from_numpy(_typed(segment, dtype, key.rows))
     if bounds is None:
         return FixedColumn(key.type, values, validity)
-    require(isinstance(bounds, list) and len(bounds) == 2 and all(type(end) is int for end in bounds), "no bounds")
-    assert isinstance(bounds, list)
+    if not (isinstance(bounds, list) and len(bounds) == 2 and all(type(end) is int for end in bounds)):
+        raise BrokenChunk("no bounds")
     low, high = bounds
-    require(dtype in _INTEGERS and low <= high, "impossible bounds")
+    if dtype not in _INTEGERS or low > high:
+        raise BrokenChunk("impossible bounds")
     if ends is None or not is_within(ends, (low, high)):  # what lies under a NULL is anything
         valid = values if validity is None else torch.from_numpy(values.numpy()[validity.numpy()])
-        require(not len(valid) or is_within(host.minimum_and_maximum(valid), (low, high)), "values outside the bounds")
+        if len(valid) and not is_within(host.minimum_and_maximum(valid), (low, high)):
+            raise BrokenChunk("values outside the bounds")
     return FixedColumn(key.type, values, validity, (low, high))
 
 
 def _bytes(key: ChunkKey, offsets: Array, text: Array, rows: int, validity: torch.Tensor | None) -> BytesColumn:
-    require(pa.types.is_string(key.type) or pa.types.is_binary(key.type), "texts of another type")
+    if not pa.types.is_string(key.type) and not pa.types.is_binary(key.type):
+        raise BrokenChunk("texts of another type")
     places = _typed(offsets, "int64", rows + 1)
-    require(places[0] == 0 and places[-1] == len(text), "offsets that do not fit the text")
-    require(bool((places[1:] >= places[:-1]).all()), "offsets that fall")
+    if places[0] != 0 or places[-1] != len(text):
+        raise BrokenChunk("offsets that do not fit the text")
+    if (places[1:] < places[:-1]).any():
+        raise BrokenChunk("offsets that fall")
     return BytesColumn(key.type, torch.from_numpy(places), torch.from_numpy(text), validity)
 
 
@@ -210,21 +230,24 @@ def _codes(
     if len(codes):
         allowed = 0, max(1, len(values)) - 1
         found = host.minimum_and_maximum(codes) if ends is None else ends
-        require(is_within(found, allowed), "a code outside the dictionary")
-    if not len(values):
-        require(not len(codes) or (validity is not None and not bool(validity.any())), "codes without a dictionary")
+        if not is_within(found, allowed):
+            raise BrokenChunk("a code outside the dictionary")
+    if not len(values) and len(codes) and (validity is None or bool(validity.any())):
+        raise BrokenChunk("codes without a dictionary")
     return DictionaryColumn(key.type, codes, Dictionary(values), validity)
 
 
 def _typed(segment: Array, dtype: str, count: int) -> Array:
     wanted = np.dtype(dtype).newbyteorder("<")
-    require(segment.nbytes == count * wanted.itemsize, "a segment of another length")
+    if segment.nbytes != count * wanted.itemsize:
+        raise BrokenChunk("a segment of another length")
     return segment.view(wanted)
 
 
 def _flags(segment: Array, rows: int) -> torch.Tensor:
     flags = _typed(segment, "uint8", rows)
-    require(not rows or int(flags.max()) <= 1, "flags that are neither 0 nor 1")
+    if rows and int(flags.max()) > 1:
+        raise BrokenChunk("flags that are neither 0 nor 1")
     return torch.from_numpy(flags).view(torch.bool)
 
 

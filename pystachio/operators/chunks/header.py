@@ -33,21 +33,20 @@ def header_page(header: dict[str, Any]) -> bytes | None:
 def read_header(page: bytes) -> dict[str, Any]:
     """The header of a whole page. Raises BrokenChunk; the values are whatever JSON can say."""
     magic, version, length, checksum = _PREFIX.unpack_from(page)
-    require(magic == _MAGIC and version == VERSION, "of another format")
-    require(length <= PAGE_BYTES - _PREFIX.size, "a header of more than a page")
-    require(checksum == _page_checksum(page), "a header with a wrong checksum")
+    if magic != _MAGIC or version != VERSION:
+        raise BrokenChunk("of another format")
+    if length > PAGE_BYTES - _PREFIX.size:
+        raise BrokenChunk("a header of more than a page")
+    if checksum != _page_checksum(page):
+        raise BrokenChunk("a header with a wrong checksum")
     try:
         header = json.loads(page[_PREFIX.size : _PREFIX.size + length])
     except (ValueError, RecursionError) as error:
         raise BrokenChunk(f"a header that is no JSON: {error}") from None
-    require(isinstance(header, dict), "a header that is no object")
+    if not isinstance(header, dict):
+        raise BrokenChunk("a header that is no object")
     found: dict[str, Any] = header
     return found
-
-
-def require(holds: bool, reason: str) -> None:
-    if not holds:
-        raise BrokenChunk(reason)
 
 
 def _page_checksum(page: bytes) -> int:

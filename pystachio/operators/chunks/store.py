@@ -119,10 +119,13 @@ class ChunkStore:
             listing = _Listing(changed_ns)
             with os.scandir(folder) as entries:
                 for entry in entries:
-                    if entry.name.endswith(SUFFIX):
-                        with suppress(OSError):
+                    name = entry.name
+                    if name.endswith(SUFFIX):
+                        try:
                             status = entry.stat(follow_symlinks=False)
-                            listing.chunks[entry.name] = status.st_size, status.st_mtime_ns
+                        except OSError:  # removed meanwhile
+                            continue
+                        listing.chunks[name] = status.st_size, status.st_mtime_ns
         except OSError:
             listing = _Listing(-1)
         with self._lock:

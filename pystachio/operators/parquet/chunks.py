@@ -54,6 +54,16 @@ class ChunkDescription(NamedTuple):
     exact_low: bool | None
     exact_high: bool | None
 
+    @property
+    def has_exact_limits(self) -> bool:
+        """Whether `low` and `high` are values of the chunk. Numbers are, unless their writer denies it; bytes only when
+        it says so; floats leave NaN out."""
+        if self.low is None or self.high is None or self.exact_low is False or self.exact_high is False:
+            return False
+        if self.physical_type in ("INT32", "INT64"):
+            return True
+        return "BYTE_ARRAY" in self.physical_type and self.exact_low is True and self.exact_high is True
+
 
 Descriptions = Mapping[int, Sequence[ChunkDescription]]
 """By primitive column, and then by row group."""
@@ -86,17 +96,17 @@ class CompiledDescriptions(Mapping[int, Sequence[ChunkDescription]]):
     """
 
     def __init__(self, library: CDLL, footer: bytes, places: np.ndarray, ordered: np.ndarray) -> None:
-        self._library = library
+        self.library = library
+        self.places = places
+        self.ordered = ordered
         self._footer = footer
-        self._places = places
-        self._ordered = ordered
         self._made: dict[int, list[ChunkDescription]] = {}
 
     def __len__(self) -> int:
-        return len(self._places)
+        return len(self.places)
 
     def __iter__(self) -> Iterator[int]:
-        return iter(range(len(self._places)))
+        return iter(range(len(self.places)))
 
     def __getitem__(self, leaf: int) -> list[ChunkDescription]:
         made = self._made.get(leaf)
@@ -105,16 +115,16 @@ class CompiledDescriptions(Mapping[int, Sequence[ChunkDescription]]):
         return made
 
     def _make(self, leaf: int) -> list[ChunkDescription]:
-        places = self._places[leaf]
+        places = self.places[leaf]
         footer, groups = self._footer, len(places)
         numbers = np.empty((groups, _NUMBERS), dtype=np.int64)
-        self._library.pystachio_describe_chunks(footer, len(footer), places.ctypes.data, groups, numbers.ctypes.data)
+        self.library.pystachio_describe_chunks(footer, len(footer), places.ctypes.data, groups, numbers.ctypes.data)
         columns = numbers.T.tolist()
         physical, codec, data, dictionary, length, decoded, values, coded, text, nulls, exact_low, exact_high = columns[
             :12
         ]
         slices = [_slices(footer, columns[at], columns[at + 1]) for at in range(12, _NUMBERS, 2)]
-        if not self._ordered[leaf]:
+        if not self.ordered[leaf]:
             slices[:2] = [[None] * groups] * 2
         fields = zip(
             [PHYSICAL_TYPES[number] for number in physical],

@@ -14,7 +14,8 @@ from pystachio.errors import DataError, NotFound, Unauthorized, Unsupported
 from pystachio.io_scheduler.client import TransferClient
 from pystachio.io_scheduler.core.request import Extent
 from pystachio.operators.column import normalise_type
-from pystachio.operators.table import FIRST_DATA_BYTE, FileVersion, ParquetFile, parquet_fields
+from pystachio.operators.parquet.column_chunks import FIRST_DATA_BYTE
+from pystachio.operators.table import FileVersion, ParquetFile, parquet_fields
 from pystachio.runtime.failures import root_cause
 
 _FIRST_READ = 64 << 10

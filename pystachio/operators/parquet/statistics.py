@@ -71,50 +71,51 @@ class IntegerRanges:
 
 @dataclass(frozen=True, slots=True)
 class StatisticsReader:
-    """How to read the statistics of one column; `signed` types may use the deprecated fields of old writers."""
+    """How to read the statistics of one column; `signed` types may use the deprecated fields of old writers.
+
+    Of limits that are integers of 64 bits, `width` is their bytes, and `bits` what an unsigned type has of them (0: a
+    signed one). 0 is the width of other limits, -1 where they prove nothing.
+    """
 
     encode: Encode
     signed: bool
+    width: int = 0
+    bits: int = 0
 
-    def read(self, chunk: ChunkDescription) -> ChunkStatistics:
-        """What the footer says about a chunk of the column, as far as it is credible."""
-        nulls = chunk.nulls if chunk.nulls is not None and 0 <= chunk.nulls <= chunk.values else None
-        raw_low, raw_high = chunk.low, chunk.high
-        if raw_low is None and raw_high is None and self.signed:
-            raw_low, raw_high = chunk.legacy_low, chunk.legacy_high
-        if raw_low is None or raw_high is None:
-            return ChunkStatistics(None, None, nulls)
+    def said(self, chunk: ChunkDescription) -> tuple[bytes, bytes] | None:
+        """The limits of a chunk in Parquet's plain encoding, where there are both."""
+        low, high = chunk.low, chunk.high
+        if low is None and high is None and self.signed:
+            low, high = chunk.legacy_low, chunk.legacy_high
+        return None if low is None or high is None else (low, high)
+
+    def limits(self, raw_low: bytes, raw_high: bytes) -> tuple[Any, Any] | None:
+        """What these mean, if it is credible."""
         low, high = self.encode(raw_low), self.encode(raw_high)
         if low is None or high is None or low > high:  # type: ignore[operator]
-            return ChunkStatistics(None, None, nulls)
-        return ChunkStatistics(low, high, nulls, _is_exact(chunk))
-
-
-def _is_exact(chunk: ChunkDescription) -> bool:
-    """Numbers are, unless their writer denies it; bytes only when it says so; floats leave NaN out."""
-    if chunk.low is None or chunk.high is None or chunk.exact_low is False or chunk.exact_high is False:
-        return False
-    if chunk.physical_type in ("INT32", "INT64"):
-        return True
-    return "BYTE_ARRAY" in chunk.physical_type and chunk.exact_low is True and chunk.exact_high is True
+            return None
+        return low, high
 
 
 def statistics_reader(type_: pa.DataType, column: pq.ColumnSchema) -> StatisticsReader:
     """For a column of normalised `type_`; types whose order or unit is uncertain have no statistics."""
     physical = column.physical_type
     if pa.types.is_string(type_) or pa.types.is_binary(type_):
-        return StatisticsReader(_same if physical == "BYTE_ARRAY" else _nothing, signed=False)
+        return StatisticsReader(_same, signed=False) if physical == "BYTE_ARRAY" else _PROVES_NOTHING
     if physical in _FLOATS and pa.types.is_floating(type_):
         return StatisticsReader(_float(_FLOATS[physical]), signed=True)
     if pa.types.is_decimal(type_) and physical in ("BYTE_ARRAY", "FIXED_LEN_BYTE_ARRAY"):
         credible = json.loads(column.logical_type.to_json()).get("scale") == type_.scale
-        return StatisticsReader(_big_endian if credible else _nothing, signed=False)
+        return StatisticsReader(_big_endian, signed=False) if credible else _PROVES_NOTHING
     width = _INTEGER_BYTES.get(physical)
     if width is None or not _is_stored_as_is(type_, column):
-        return StatisticsReader(_nothing, signed=False)
+        return _PROVES_NOTHING
     signed = not (pa.types.is_unsigned_integer(type_) or pa.types.is_boolean(type_))
     modulus = None if signed else 1 << type_.bit_width
-    return StatisticsReader(_little_endian(width, modulus), signed=signed)
+    encode = _little_endian(width, modulus)
+    if modulus is None or modulus < 2**64:
+        return StatisticsReader(encode, signed, width, 0 if signed else type_.bit_width)
+    return StatisticsReader(encode, signed)
 
 
 def _is_stored_as_is(type_: pa.DataType, column: pq.ColumnSchema) -> bool:
@@ -131,6 +132,9 @@ def _is_stored_as_is(type_: pa.DataType, column: pq.ColumnSchema) -> bool:
 
 def _nothing(raw: bytes) -> None:
     return None
+
+
+_PROVES_NOTHING = StatisticsReader(_nothing, signed=False, width=-1)
 
 
 def _same(raw: bytes) -> bytes:

@@ -102,7 +102,7 @@ def _answered(scan: Scan, plan: AggregatePlan, file: ParquetFile) -> tuple[int, 
         rows = file.row_group_rows[group]
         if not rows:
             return False
-        known = [file.chunks(column)[group].statistics for column in columns]
+        known = [file.chunks(column).statistics[group] for column in columns]
         if scan.predicate is not None and not must_be_true(scan.predicate, known.__getitem__, rows):
             return False
         return all(_decides(known[scan.output[a]], state.kind, rows) for state in plan.states for a in state.arguments)
@@ -134,7 +134,7 @@ def _value(scan: Scan, state: State, groups: list[tuple[ParquetFile, int]]) -> L
     if not state.arguments:
         return Literal(sum(rows), type_)
     position = scan.output[state.arguments[0]]
-    known = [file.chunks(_columns_in(scan, file)[position])[group].statistics for file, group in groups]
+    known = [file.chunks(_columns_in(scan, file)[position]).statistics[group] for file, group in groups]
     if state.kind is StateKind.COUNT:
         return Literal(sum(count - (each.nulls or 0) for each, count in zip(known, rows, strict=True)), type_)
     largest = state.kind is StateKind.MAXIMUM

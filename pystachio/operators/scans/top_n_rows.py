@@ -350,8 +350,8 @@ class LateRows:
 
 def statistics_of(unit: Unit, position: int) -> list[tuple[ChunkStatistics, int]]:
     """Of the column at the scan's `position`, with the number of rows, for each row group of the unit."""
-    chunks = unit.file.chunks(unit.columns[position])
-    return [(chunks[group].statistics, unit.file.row_group_rows[group]) for group in unit.groups]
+    known = unit.file.chunks(unit.columns[position]).statistics
+    return [(known[group], unit.file.row_group_rows[group]) for group in unit.groups]
 
 
 def best_first(units: Sequence[Unit], position: int, direction: Direction) -> list[Unit]:

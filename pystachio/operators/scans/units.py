@@ -60,8 +60,8 @@ class Unit:
     def _decoded_bytes(self, column: int) -> int:
         type_ = self.file.fields[column].type
         if pa.types.is_string(type_) or pa.types.is_binary(type_):
-            chunks = self.file.chunks(column)
-            return sum(chunks[group].decoded for group in self.groups) + self.rows * _OFFSET_BYTES
+            decoded = self.file.chunks(column).decoded[list(self.groups)]
+            return int(decoded.sum()) + self.rows * _OFFSET_BYTES
         return self.rows * -(-type_.bit_width // 8) if type_ != pa.null() else self.rows
 
 
@@ -150,7 +150,7 @@ def units_of(
             elif rows and group not in elsewhere:
                 pruned += 1
                 pruned_rows += rows
-                skipped += sum(file.chunks(column)[group].length for column in file_columns)
+                skipped += sum(int(file.chunks(column).lengths[group]) for column in file_columns)
     return ScanUnits(tuple(units), pruned, pruned_rows, skipped)
 
 
@@ -218,19 +218,18 @@ def _rule_out(
     if predicate is not None:
         matching &= row_groups(
             predicate,
-            lambda position: file.ranges(columns[position]),
-            lambda group, position: file.chunks(columns[position])[group].statistics,
+            lambda position: file.chunks(columns[position]).ranges,
+            lambda group, position: file.chunks(columns[position]).statistics[group],
             sizes,
             listed,
         )
     for position, runtime_filter in filters:
         left = np.flatnonzero(matching)
-        known = file.ranges(columns[position])
+        known = file.chunks(columns[position]).ranges
         if runtime_filter.empty:
             matching[left] = False
         elif known is not None:
             may_match = runtime_filter.may_match(known.low[left], known.high[left]) | ~known.known[left]
             matching[left] = may_match & (known.nulls[left] != sizes[left])
         else:
-            chunks = file.chunks(columns[position])
-            matching[left] = [chunks[group].statistics.nulls != sizes[group] for group in left.tolist()]
+            matching[left] = file.chunks(columns[position]).nulls[left] != sizes[left]

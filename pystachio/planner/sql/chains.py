@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from pystachio.planner.sql.text import Kind, Token, is_word
+from pystachio.planner.sql.text import Kind, Token
 
 # Shorter chains are left as they are written.
 MOST_TERMS_IN_A_ROW: Final = 16
@@ -150,4 +150,4 @@ def is_operator(token: Token) -> bool:
     """Whether the token makes the parser's tree one level deeper within a term."""
     if token.kind is Kind.SYMBOL:
         return token.text not in "()[]{},;."
-    return is_word(token, "IS", "LIKE", "ILIKE", "BETWEEN", "IN", "NOT", "COLLATE", "AT", "SIMILAR", "DIV")
+    return token.word in ("IS", "LIKE", "ILIKE", "BETWEEN", "IN", "NOT", "COLLATE", "AT", "SIMILAR", "DIV")

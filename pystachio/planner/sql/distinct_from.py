@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from pystachio.planner.sql.text import Kind, Token, is_word
+from pystachio.planner.sql.text import Kind, Token
 
 
 def _words(text: str) -> frozenset[str]:
@@ -30,7 +30,9 @@ def respell(sql: str, tokens: Sequence[Token]) -> str:
     """The text with `<=>` where the parser would read on; the same object when it reads right."""
     edits: dict[int, tuple[int, str]] = {}
     for number in range(len(tokens) - 3):
-        words = 4 if is_word(tokens[number + 1], "NOT") else 3
+        if tokens[number].word != "IS":
+            continue
+        words = 4 if tokens[number + 1].word == "NOT" else 3
         operand = number + words
         if not _is_distinct_from(tokens[number:operand]):
             continue
@@ -43,7 +45,7 @@ def respell(sql: str, tokens: Sequence[Token]) -> str:
 
 
 def _is_distinct_from(tokens: Sequence[Token]) -> bool:
-    return is_word(tokens[0], "IS") and is_word(tokens[-2], "DISTINCT") and is_word(tokens[-1], "FROM")
+    return tokens[0].word == "IS" and tokens[-2].word == "DISTINCT" and tokens[-1].word == "FROM"
 
 
 def _end_of_operand(tokens: Sequence[Token], start: int) -> int | None:
@@ -53,7 +55,7 @@ def _end_of_operand(tokens: Sequence[Token], start: int) -> int | None:
         token = tokens[number]
         if token.kind is Kind.SYMBOL:
             depth += (token.text in "([{") - (token.text in ")]}")
-        elif is_word(token, "CASE", "END"):
+        elif token.word in ("CASE", "END"):
             depth += 1 if token.text == "CASE" else -1
         if depth < 0 or (depth == 0 and token.text in (",", ";")):
             return None

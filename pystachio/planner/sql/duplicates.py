@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from pystachio.planner.sql.text import Kind, Token, is_word
+from pystachio.planner.sql.text import Kind, Token
 
 _LIST_ENDS: Final = (
     *("FROM", "WHERE", "GROUP", "HAVING", "ORDER", "LIMIT", "OFFSET", "FETCH"),
@@ -29,7 +29,7 @@ def numbered(sql: str, tokens: Sequence[Token]) -> str:
     taken = {_plain(token).lower() for token in tokens if token.kind in (Kind.WORD, Kind.NAME)}
     insertions: list[tuple[int, str]] = []
     for number, token in enumerate(tokens):
-        if is_word(token, "SELECT"):
+        if token.word == "SELECT":
             insertions += _names(sql, _items(tokens, number + 1), taken)
     if not insertions:
         return sql
@@ -66,9 +66,9 @@ def _names(sql: str, items: Sequence[Sequence[Token]], taken: set[str]) -> list[
 
 def _items(tokens: Sequence[Token], start: int) -> list[list[Token]]:
     """What a SELECT lists."""
-    while start < len(tokens) and is_word(tokens[start], "DISTINCT", "ALL"):
+    while start < len(tokens) and tokens[start].word in ("DISTINCT", "ALL"):
         start += 1
-    if start < len(tokens) and is_word(tokens[start], "ON"):
+    if start < len(tokens) and tokens[start].word == "ON":
         start = _behind_parentheses(tokens, start + 1)
     items: list[list[Token]] = [[]]
     depth = 0
@@ -76,7 +76,7 @@ def _items(tokens: Sequence[Token], start: int) -> list[list[Token]]:
         token = tokens[number]
         if token.kind is Kind.SYMBOL:
             depth += (token.text in "([{") - (token.text in ")]}")
-        if depth < 0 or (depth == 0 and is_word(token, *_LIST_ENDS) and not is_word(tokens[number - 1], "DISTINCT")):
+        if depth < 0 or (depth == 0 and token.word in _LIST_ENDS and tokens[number - 1].word != "DISTINCT"):
             break
         if depth == 0 and token.text == ",":
             items.append([])
@@ -87,16 +87,16 @@ def _items(tokens: Sequence[Token], start: int) -> list[list[Token]]:
 
 def _is_named(item: Sequence[Token]) -> bool:
     """With AS, or by a name behind the expression."""
-    if len(item) < 2 or item[-1].kind not in (Kind.WORD, Kind.NAME) or is_word(item[-1], *_NO_NAMES):
+    if len(item) < 2 or item[-1].kind not in (Kind.WORD, Kind.NAME) or item[-1].word in _NO_NAMES:
         return False
     before = item[-2]
     if before.kind in (Kind.STRING, Kind.NUMBER):
-        return not (len(item) > 2 and is_word(item[-3], "INTERVAL"))
+        return not (len(item) > 2 and item[-3].word == "INTERVAL")
     if (before.text, item[-1].text) in _TYPE_ENDS:
         return False
     if before.kind is Kind.SYMBOL:
         return before.text in (")", "]")
-    return not is_word(before, *_BEFORE_NO_NAME)
+    return before.word not in _BEFORE_NO_NAME
 
 
 def _without_casts(item: Sequence[Token]) -> tuple[str, ...]:
@@ -111,13 +111,13 @@ def _without_casts(item: Sequence[Token]) -> tuple[str, ...]:
             number = _behind_type(item, number + 1)
             continue
         if token.text == "(":
-            opened.append(number > 0 and is_word(item[number - 1], "CAST", "TRY_CAST"))
+            opened.append(number > 0 and item[number - 1].word in ("CAST", "TRY_CAST"))
             if opened[-1]:
                 kept.pop()
         elif token.text == ")":
             if opened:
                 opened.pop()
-        elif is_word(token, "AS") and opened and opened[-1]:
+        elif token.word == "AS" and opened and opened[-1]:
             number = _behind_type(item, number + 1)
             continue
         else:

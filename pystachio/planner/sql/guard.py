@@ -12,7 +12,7 @@ from pystachio.planner.sql.distinct_from import respell
 from pystachio.planner.sql.limits import require_bounded
 from pystachio.planner.sql.membership import has_exists, has_null_sensitive_in
 from pystachio.planner.sql.patterns import group, parameters
-from pystachio.planner.sql.text import QUERY_WORDS, Kind, Token, is_word, pointed_at, position_of, tokenize
+from pystachio.planner.sql.text import QUERY_WORDS, Kind, Token, pointed_at, position_of, tokenize
 
 MOST_CHARACTERS: Final = 16 << 20
 MOST_TOKENS: Final = 1_000_000
@@ -90,7 +90,7 @@ def _require_one_query(sql: str, tokens: Sequence[Token]) -> None:
     if first.kind is Kind.WORD and first.text in _STATEMENT_WORDS:
         hint = "only queries can be run: SELECT, WITH, VALUES"
         raise Unsupported(f"the statement {first.text}", hint=hint)
-    if not is_word(first, *QUERY_WORDS):
+    if first.word not in QUERY_WORDS:
         line, column = position_of(sql, first.start)
         what = f"a query begins with SELECT, WITH or VALUES at line {line}, column {column}"
         raise SqlSyntaxError(f"{what}\n{pointed_at(sql, line, column)}", line=line, column=column)
@@ -103,11 +103,11 @@ def _refuse_ignored(tokens: Sequence[Token]) -> None:
     for token, following in zip(tokens, [*tokens[1:], tokens[-1]]):
         if token.kind is not Kind.WORD:
             continue
-        if is_word(token, "TABLESAMPLE"):
+        if token.word == "TABLESAMPLE":
             raise Unsupported("TABLESAMPLE")
-        if is_word(token, "EXCEPT", "INTERSECT", "MINUS") and is_word(following, "ALL"):
+        if token.word in ("EXCEPT", "INTERSECT", "MINUS") and following.word == "ALL":
             raise Unsupported(f"{token.text} ALL", hint=f"{token.text} without ALL is supported")
-        if is_word(token, "AT") and is_word(following, "TIME"):
+        if token.word == "AT" and following.word == "TIME":
             raise Unsupported("AT TIME ZONE", hint="timestamps with a time zone are shown and taken apart in UTC")
 
 

@@ -11,7 +11,7 @@ from typing import Final
 
 from pystachio.errors import Unsupported
 from pystachio.planner.sql.chains import is_operator
-from pystachio.planner.sql.text import QUERY_WORDS, Kind, Token, is_word
+from pystachio.planner.sql.text import QUERY_WORDS, Kind, Token
 
 MOST_DIGITS: Final = 10_000
 MOST_NESTED: Final = 100
@@ -65,11 +65,11 @@ def _require_shallow(tokens: Sequence[Token]) -> None:
     for token in tokens:
         if token.kind is Kind.NUMBER or token.kind is Kind.STRING:
             continue
-        if (token.kind is Kind.SYMBOL and token.text in "([{") or is_word(token, "CASE"):
+        if (token.kind is Kind.SYMBOL and token.text in "([{") or token.word == "CASE":
             chains.append(0)
             if len(chains) > MOST_NESTED:
                 raise Unsupported(f"a statement nested more than {MOST_NESTED} deep")
-        elif (token.kind is Kind.SYMBOL and token.text in ")]}") or is_word(token, "END"):
+        elif (token.kind is Kind.SYMBOL and token.text in ")]}") or token.word == "END":
             chains = chains[:-1] or [0]
         elif token.text == "," or (token.kind is Kind.WORD and token.text in _RESETS):
             chains[-1] = 0
@@ -86,8 +86,8 @@ def _require_few_subqueries_deep(tokens: Sequence[Token]) -> None:
         if token.kind is not Kind.SYMBOL:
             continue
         if token.text == "(":
-            is_table = before is None or before.text == "(" or is_word(before, *_TABLE_PLACES)
-            subqueries.append(is_word(following, *QUERY_WORDS) and not is_table)
+            is_table = before is None or before.text == "(" or before.word in _TABLE_PLACES
+            subqueries.append(following.word in QUERY_WORDS and not is_table)
             if sum(subqueries) > MOST_SUBQUERIES_DEEP:
                 raise Unsupported(f"subqueries nested more than {MOST_SUBQUERIES_DEEP} deep")
         elif token.text == ")":
@@ -132,9 +132,9 @@ def _grouping_sets(tokens: Sequence[Token]) -> int:
     for number, token in enumerate(tokens[:-1]):
         if token.kind is not Kind.WORD:
             continue
-        if is_word(token, "SELECT"):
+        if token.word == "SELECT":
             product = 1
-        elif is_word(token, "ROLLUP", "CUBE", "SETS") and tokens[number + 1].text == "(":
+        elif token.word in ("ROLLUP", "CUBE", "SETS") and tokens[number + 1].text == "(":
             elements = _elements(tokens, number + 1)
             product *= 1 << min(elements, 64) if token.text == "CUBE" else elements + 1
             most = max(most, product)
@@ -177,7 +177,7 @@ def _expanded_queries(tokens: Sequence[Token]) -> int:
                 frames[-1] = (outer, total + size)
         else:
             size += sizes.get(token.text.upper(), 0) if token.kind is Kind.WORD else 0
-            frames[-1] = (name, size + is_word(token, "SELECT"))
+            frames[-1] = (name, size + (token.word == "SELECT"))
             if size > MOST_EXPANDED_QUERIES:
                 return size
     return max(size for _, size in frames)
@@ -188,9 +188,9 @@ def _defined_name(tokens: Sequence[Token], number: int, last_opening: int) -> st
     `last_opening`.
     """
     at = number - 1
-    if at >= 0 and is_word(tokens[at], "MATERIALIZED"):
+    if at >= 0 and tokens[at].word == "MATERIALIZED":
         at -= 1
-    if at < 1 or not is_word(tokens[at], "AS"):
+    if at < 1 or tokens[at].word != "AS":
         return None
     before = tokens[at - 1]
     if before.text == ")":

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from pystachio.errors import Unsupported
-from pystachio.planner.sql.text import QUERY_WORDS, Kind, Token, is_word
+from pystachio.planner.sql.text import QUERY_WORDS, Kind, Token
 
 # NOT in front of these belongs to the operator behind it, and says nothing about a subquery.
 _OWN_NEGATION: Final = ("EXISTS", "LIKE", "ILIKE", "SIMILAR", "BETWEEN", "NULL", "DISTINCT", "TRUE", "FALSE", "UNKNOWN")
@@ -22,12 +22,13 @@ _TRUTH_BEHIND: Final = (
     *("JOIN", "INNER", "LEFT", "RIGHT", "FULL", "CROSS", "WHERE", "QUALIFY"),
 )
 _IN_SUBQUERY: Final = re.compile(r"([\w.\"]+) (?:NOT )?IN \(<subquery>\)")
+_BEFORE_QUERIES: Final = frozenset({"IN", "ANY", "SOME", "ALL"})
 _COMPARISONS: Final = frozenset({"=", "<>", "!=", "<", ">", "<=", ">=", "<=>"})
 
 
 def has_exists(tokens: Sequence[Token]) -> bool:
     """Whether there is an EXISTS."""
-    return any(is_word(token, "EXISTS") for token in tokens)
+    return any(token.word == "EXISTS" for token in tokens)
 
 
 def has_null_sensitive_in(tokens: Sequence[Token]) -> bool:
@@ -35,7 +36,7 @@ def has_null_sensitive_in(tokens: Sequence[Token]) -> bool:
 
     Unsupported for a test for NULL, which DataFusion folds away.
     """
-    negates = any(_negates(tokens, number) for number, token in enumerate(tokens) if is_word(token, "NOT"))
+    negates = any(_negates(tokens, number) for number, token in enumerate(tokens) if token.word == "NOT")
     openings: list[int] = []
     found = False
     for number, token in enumerate(tokens):
@@ -43,7 +44,7 @@ def has_null_sensitive_in(tokens: Sequence[Token]) -> bool:
             openings.append(number)
         elif token.kind is Kind.SYMBOL and token.text == ")":
             openings = openings[:-1]
-        elif token.kind is Kind.WORD and _compares_with_query(tokens, number):
+        elif token.word in _BEFORE_QUERIES and _compares_with_query(tokens, number):
             behind = _behind(tokens, number + 1)
             if behind[:1] == ["IS"] and set(behind[1:]) & {"NULL", "UNKNOWN", "DISTINCT"}:
                 raise Unsupported("a test for NULL of an IN subquery")
@@ -54,23 +55,23 @@ def has_null_sensitive_in(tokens: Sequence[Token]) -> bool:
 
 def _compares_with_query(tokens: Sequence[Token], number: int) -> bool:
     token = tokens[number]
-    if is_word(token, "ANY", "SOME", "ALL") and not (number and tokens[number - 1].text in _COMPARISONS):
+    if token.word in ("ANY", "SOME", "ALL") and not (number and tokens[number - 1].text in _COMPARISONS):
         return False
-    if not is_word(token, "IN", "ANY", "SOME", "ALL") or number + 1 == len(tokens) or tokens[number + 1].text != "(":
+    if token.word not in _BEFORE_QUERIES or number + 1 == len(tokens) or tokens[number + 1].text != "(":
         return False
     inner = number + 2
     while inner < len(tokens) and tokens[inner].text == "(":
         inner += 1
-    return inner < len(tokens) and is_word(tokens[inner], *QUERY_WORDS)
+    return inner < len(tokens) and tokens[inner].word in QUERY_WORDS
 
 
 def _negates(tokens: Sequence[Token], number: int) -> bool:
     """Whether the NOT at `number` may be about a subquery."""
     if number + 1 == len(tokens):
         return False
-    if is_word(tokens[number + 1], "IN"):
+    if tokens[number + 1].word == "IN":
         return _compares_with_query(tokens, number + 1)
-    return not is_word(tokens[number + 1], *_OWN_NEGATION)
+    return tokens[number + 1].word not in _OWN_NEGATION
 
 
 def _behind(tokens: Sequence[Token], opening: int) -> list[str]:
@@ -91,15 +92,15 @@ def _stands_alone(tokens: Sequence[Token], number: int, openings: Sequence[int])
     while start > 0:
         before = tokens[start - 1]
         depth += (before.text == ")") - (before.text == "(")
-        if depth < 0 or (depth == 0 and is_word(before, *_TRUTH_BEFORE)):
+        if depth < 0 or (depth == 0 and before.word in _TRUTH_BEFORE):
             break
-        if depth == 0 and ((before.text in _COMPARISONS and start < number) or is_word(before, "IS", "NOT")):
+        if depth == 0 and ((before.text in _COMPARISONS and start < number) or before.word in ("IS", "NOT")):
             return False
         start -= 1
     for opening in reversed(openings):
-        if is_word(tokens[opening + 1], *QUERY_WORDS):
+        if tokens[opening + 1].word in QUERY_WORDS:
             break
-        if not (opening and (tokens[opening - 1].text == "(" or is_word(tokens[opening - 1], *_TRUTH_BEFORE))):
+        if not (opening and (tokens[opening - 1].text == "(" or tokens[opening - 1].word in _TRUTH_BEFORE)):
             return False
     return True
 

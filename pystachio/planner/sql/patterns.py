@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from pystachio.planner.sql.text import Kind, Token, is_word
+from pystachio.planner.sql.text import Kind, Token
 
 _BACKSLASH = "\\\\"
 _OPERATORS = ("~", "!~", "~*", "!~*")
@@ -42,11 +42,9 @@ def _patterns(tokens: Sequence[Token]) -> list[Token]:
     """What is compared with, in order."""
     found = []
     for number, token in enumerate(tokens[:-1]):
-        if token.kind is not Kind.SYMBOL and token.kind is not Kind.WORD:
-            continue
-        if _is_operator(token):
+        if token.kind is Kind.SYMBOL and token.text in _OPERATORS:
             found.append(tokens[number + 1])
-        elif is_word(token, "REGEXP_LIKE"):
+        elif token.word == "REGEXP_LIKE":
             depth = 0
             for place in range(number + 1, len(tokens) - 1):
                 depth += (tokens[place].text == "(") - (tokens[place].text == ")")
@@ -56,7 +54,3 @@ def _patterns(tokens: Sequence[Token]) -> list[Token]:
                     found.append(tokens[place + 1])
                     break
     return sorted(found, key=lambda token: token.start)
-
-
-def _is_operator(token: Token) -> bool:
-    return token.kind is Kind.SYMBOL and token.text in _OPERATORS

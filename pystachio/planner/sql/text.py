@@ -7,9 +7,8 @@ takes quadratic time on long chains. All that is decided here, on tokens, where 
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from enum import Enum, auto
-from typing import Final
+from typing import Final, NamedTuple
 
 QUERY_WORDS: Final = ("SELECT", "WITH", "VALUES")
 """What a query begins with."""
@@ -26,14 +25,15 @@ class Kind(Enum):
     SYMBOL = auto()
 
 
-@dataclass(frozen=True, slots=True)
-class Token:
-    """`text` is upper case for words, else as written; `start` and `end` are offsets in the source."""
+class Token(NamedTuple):
+    """`text` is upper case for words, else as written; `start` and `end` are offsets in the source. `word` is the text
+    of a word, and empty for the other kinds: a quoted name is none."""
 
     kind: Kind
     text: str
     start: int
     end: int
+    word: str
 
 
 _TOKEN: Final = re.compile(
@@ -84,8 +84,9 @@ def tokenize(sql: str, most: int | None = None) -> list[Token]:
         at = match.end()
         if name is None or name == "space":
             continue
-        text = match.group().upper() if name == "word" else match.group()
-        tokens.append(Token(_KINDS[name], text, match.start(), at))
+        text = match.group()
+        word = text.upper() if name == "word" else ""
+        tokens.append(Token(_KINDS[name], word or text, match.start(), at, word))
     return tokens
 
 
@@ -97,11 +98,6 @@ def _end_of_comment(sql: str, start: int) -> int:
         if depth == 0:
             return match.end()
     return len(sql)
-
-
-def is_word(token: Token, *words: str) -> bool:
-    """Whether the token is one of the words (upper case), unquoted."""
-    return token.kind is Kind.WORD and token.text in words
 
 
 def position_of(sql: str, offset: int) -> tuple[int, int]:

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from pystachio.compiled import CompiledLibrary, load_library
 
-INTERFACE_VERSION = 28
+INTERFACE_VERSION = 29
 _NAME = "_native"
 
 FEW_ROWS = 1 << 12
@@ -238,6 +238,7 @@ def _declare_arrays(loaded: ctypes.CDLL) -> None:
         "number_word_runs": (pointer, width, pointer, number, number, pointer, number, *(pointer,) * 4),
         "number_codes": (pointer, width, number, number, pointer, pointer, pointer),
         "rank_codes": (pointer, width, number, number, pointer, pointer, pointer),
+        "check_chunks": (pointer, number, pointer, number, pointer, pointer, pointer),
         "coded_rows": (pointer, width, number, pointer, number, pointer, number),
         "pairs": (pointer, pointer, number, pointer, number, number, pointer, pointer, pointer),
     }

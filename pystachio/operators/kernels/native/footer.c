@@ -253,3 +253,84 @@ int32_t pystachio_describe_chunks(const uint8_t *footer, int64_t length, const i
     }
     return PS_OK;
 }
+
+/* Chunks of a column */
+
+/* An integer in Parquet's plain encoding. */
+static bool read_limit(const uint8_t *footer, ps_slice slice, const ps_column *column, int64_t *limit) {
+    if (slice.length != column->width) return false;
+    const uint8_t *at = footer + slice.offset;
+    if (slice.length == 8) {
+        memcpy(limit, at, 8);
+    } else if (slice.length == 4) {
+        int32_t narrow;
+        memcpy(&narrow, at, 4);
+        *limit = narrow;
+    } else {
+        *limit = (int8_t)*at;
+    }
+    if (column->bits) *limit &= ((int64_t)1 << column->bits) - 1;
+    return true;
+}
+
+static bool is_exact(const ps_chunk_description *said) {
+    if (said->low.length < 0 || said->high.length < 0 || !said->exact_low || !said->exact_high) return false;
+    if (said->physical_type == TYPE_INT32 || said->physical_type == TYPE_INT64) return true;
+    bool is_bytes = said->physical_type == TYPE_BYTE_ARRAY || said->physical_type == TYPE_FIXED;
+    return is_bytes && said->exact_low == 1 && said->exact_high == 1;
+}
+
+static void read_limits(const uint8_t *footer, ps_chunk_description *said, const ps_column *column,
+                        ps_column_chunk *out) {
+    if (!column->is_ordered) said->low.length = said->high.length = -1;
+    out->low_bytes = said->low;
+    out->high_bytes = said->high;
+    if (said->low.length < 0 && said->high.length < 0 && column->is_signed) {
+        out->low_bytes = said->legacy_low;
+        out->high_bytes = said->legacy_high;
+    }
+    out->is_known = column->width >= 0 && out->low_bytes.length >= 0 && out->high_bytes.length >= 0;
+    if (out->is_known && column->width) {
+        out->is_known = read_limit(footer, out->low_bytes, column, &out->low) &&
+                        read_limit(footer, out->high_bytes, column, &out->high) && out->low <= out->high;
+    }
+    out->is_exact = out->is_known && is_exact(said);
+}
+
+static bool fits_file(const ps_chunk_description *said, const ps_column *column, int64_t rows, ps_column_chunk *out) {
+    if (said->data_offset < PS_FIRST_DATA_BYTE || said->data_offset > column->data_end) return false;
+    out->has_dictionary = said->dictionary_offset > 0 && said->dictionary_offset < said->data_offset;
+    out->offset = out->has_dictionary ? said->dictionary_offset : said->data_offset;
+    int64_t most = column->data_end - out->offset;
+    out->length = said->length;
+    if (column->padding && out->length > most - column->padding) {
+        out->length = most;
+    } else {
+        out->length += column->padding;
+    }
+    if (out->offset < PS_FIRST_DATA_BYTE || out->length > most) return false;
+    if (out->length < said->data_offset - out->offset) return false;
+    if (said->decoded < 0 || (said->decoded - 1) / PS_MOST_PLAUSIBLE_RATIO > out->length) return false;
+    return said->physical_type == column->physical_type && said->values == rows;
+}
+
+int64_t pystachio_check_chunks(const uint8_t *footer, int64_t length, const int64_t *places, int64_t groups,
+                               const int64_t *rows, const ps_column *column, ps_column_chunk *out) {
+    for (int64_t i = 0; i < groups; i++) {
+        ps_chunk_description said;
+        if (pystachio_describe_chunks(footer, length, &places[i], 1, &said) != PS_OK) return groups;
+        ps_column_chunk *chunk = &out[i];
+        *chunk = (ps_column_chunk){.codec = said.codec, .text_bytes = -1, .values = said.values, .nulls = -1};
+        if (said.nulls >= 0 && said.nulls <= said.values) chunk->nulls = said.nulls;
+        read_limits(footer, &said, column, chunk);
+        if (!rows[i] && !said.values) { /* writers put anything into the offsets of empty chunks */
+            chunk->offset = PS_FIRST_DATA_BYTE;
+            continue;
+        }
+        if (!fits_file(&said, column, rows[i], chunk)) return i;
+        chunk->decoded = said.decoded;
+        chunk->coded = chunk->has_dictionary && said.coded != 0;
+        if (said.text_bytes >= 0) chunk->text_bytes = said.text_bytes;
+    }
+    return -1;
+}
