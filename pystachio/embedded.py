@@ -166,7 +166,11 @@ class EmbeddedNode:
         catalog = self._catalog()
 
         async def read() -> list[ParquetFile]:
-            return await read_footers(self._transfers.client(*catalog), versions)
+            files = await read_footers(self._transfers.client(*catalog), versions)
+            chunks = self._host.node.chunks
+            if isinstance(chunks, ChunkCache):
+                chunks.expect(files)
+            return files
 
         return self._host.call(read()).result()
 

@@ -23,10 +23,12 @@ import pytest
 
 import pystachio
 from pystachio.compiled import CompiledLibrary
-from pystachio.errors import InvalidRequest, NotFound, PystachioError, ResourceExhausted
+from pystachio.errors import DataError, InvalidRequest, NotFound, PystachioError, ResourceExhausted
 from pystachio.io_scheduler.devices import native
 from pystachio.operators.chunks import cache as chunk_cache
+from pystachio.operators.chunks.store import ChunkStore
 from pystachio.operators.scans import run as scan_run
+from pystachio.operators.table import ParquetFile
 
 ROWS = 60_000
 GROUP = 20_000
@@ -159,6 +161,37 @@ def test_what_queries_decode_is_stored_behind_them(folder: Path, everything_is_w
     again, counts = cold(folder)
     assert again == expected
     assert counts == {"bytes from chunk cache": sum(path.stat().st_size for path in chunks(folder))}
+
+
+def test_what_is_stored_is_known_before_a_scan_asks(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A damaged footer, which is told of when somebody reads the file, does not end what stores columns."""
+    pq.write_table(rows(), folder / "damaged.parquet", row_group_size=GROUP)
+    warm(folder)
+    looked: list[tuple[str, str]] = []
+    look, describe = ChunkStore.look, ParquetFile.describe
+
+    def watched(store: ChunkStore, file: ParquetFile) -> None:
+        look(store, file)
+        looked.append((Path(file.path).name, threading.current_thread().name))
+
+    def described(file: ParquetFile) -> None:
+        if "damaged" in file.path:
+            raise DataError("a damaged footer")
+        describe(file)
+
+    monkeypatch.setattr(ChunkStore, "look", watched)
+    monkeypatch.setattr(ParquetFile, "describe", described)
+    with connected(folder) as session:
+        session.register("damaged", folder / "damaged.parquet")
+        session.register("again", folder / "t.parquet")
+        end = time.monotonic() + 20
+        while len(looked) < 2 and time.monotonic() < end:
+            time.sleep(0.005)
+        assert [name for name, _ in looked] == ["t.parquet", "damaged.parquet"], "once for each version of a file"
+        assert all("chunks" in thread for _, thread in looked)
+        files = [file for table in session._catalog.tables().values() for file in table.files]
+        assert ["_descriptions" in vars(file) for file in files] == [True, False, True]
+        assert sum(session.warm("damaged").to_arrow()["stored"].to_pylist()) == 6
 
 
 def test_what_is_read_from_disk_stays_in_memory(folder: Path) -> None:

@@ -108,6 +108,10 @@ class ParquetFile:
         """`row_group_rows` as int64."""
         return np.array(self.row_group_rows, dtype=np.int64)
 
+    def describe(self) -> None:
+        """Find what the footer says of each chunk, which else waits until somebody asks. Raises DataError."""
+        len(self._descriptions)
+
     @cached_property
     def _descriptions(self) -> Descriptions:
         return describe_chunks(self.path, self.footer, self.metadata.num_columns, len(self.row_group_rows))

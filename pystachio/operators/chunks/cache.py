@@ -5,7 +5,8 @@ them, both at the rate of a usual disk. It happens at the first touch: a column 
 second time, and the next process knows of no touch. (`ChunkStore.admits` asks for two when there is no room left.)
 
 Encoding and checksums run on one thread beside the workers, a few columns at a time; the bytes go in the write-back
-lane. What waits to be written is reserved; where it is too much it is dropped, and stored when it is decoded again.
+lane. The same thread looks which columns of new files are there, before scans ask. What waits to be written is
+reserved; where it is too much it is dropped, and stored when it is decoded again.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 
-from pystachio.errors import NotFound, Unauthorized
+from pystachio.errors import NotFound, PystachioError, Unauthorized
 from pystachio.io_scheduler.os_errors import from_os_error
 from pystachio.operators.batch import column_nbytes
 from pystachio.operators.chunks.format import encode, stored_bytes
@@ -37,6 +38,8 @@ FILE_SECONDS = 5e-4
 MOST_WAITING_BYTES = 64 << 20
 MOST_TOGETHER = 16
 MOST_BYTES_TOGETHER = 8 << 20
+MOST_EXPECTED = 64
+"""Files that are looked at before scans ask. Of a table of many files, most may never be read."""
 
 
 def is_worth_storing(nbytes: int, source_bytes: int, seconds: float) -> bool:
@@ -71,6 +74,7 @@ class ChunkCache:
         self._loop = asyncio.get_running_loop()
         self._lock = threading.Lock()
         self._waiting: deque[_Waiting] = deque()
+        self._expected: deque[ParquetFile] = deque(maxlen=MOST_EXPECTED)
         self._places: set[ChunkPlace] = set()
         self._waiting_bytes = 0
         self._came = asyncio.Event()
@@ -79,6 +83,11 @@ class ChunkCache:
 
     def statistics(self) -> ChunkCacheStatistics:
         return ChunkCacheStatistics(self._waiting_bytes, self._dropped, self.store.statistics())
+
+    def expect(self, files: Sequence[ParquetFile]) -> None:
+        """On the loop: scans of these files may come. What they ask first is found out behind everybody's back."""
+        self._expected.extend(files)
+        self._came.set()
 
     def look(self, file: ParquetFile) -> None:
         """On a worker: see which chunks of the file are there. A folder of somebody else ends all use of it."""
@@ -143,6 +152,8 @@ class ChunkCache:
         """Store what is offered, until cancelled."""
         while True:
             self._came.clear()
+            while self._expected:
+                await self._ctx.stream.run(self._prepare, self._expected.popleft())
             while self._waiting:
                 together = self._next()
                 try:
@@ -197,6 +208,11 @@ class ChunkCache:
                 self._waiting_bytes -= waiting.nbytes
         for waiting in together:
             waiting.reservation.release()
+
+    def _prepare(self, file: ParquetFile) -> None:
+        self.look(file)
+        with suppress(PystachioError):  # whoever reads the file is told
+            file.describe()
 
     def _encoded(
         self,

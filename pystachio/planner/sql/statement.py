@@ -58,6 +58,8 @@ _FUNCTIONS_LEFT_OUT: Final = (
 )
 _TABLE_FUNCTIONS_LEFT_OUT: Final = ("range", "generate_series")
 
+_QUOTES: Final = frozenset('"`')
+
 _JOIN: Final = re.compile(
     r"(?:Inner|Left|Right|Full|LeftSemi|RightSemi|LeftAnti|RightAnti|LeftMark|RightMark|Cross) Join:"
 )
@@ -87,8 +89,11 @@ class SqlPlanner:
     """Plans statements over tables that do not change. Safe for several threads; a statement takes about 2 ms."""
 
     def __init__(self, tables: Mapping[str, Schema]) -> None:
-        self._tables = tuple(tables)
-        self._context = on_deep_stack(lambda: _context(tables))
+        self._tables = dict(tables)
+        self._context = on_deep_stack(_context)
+        self._lock = threading.Lock()
+        self._told: set[str] = set()
+        """The tables that the context knows."""
 
     def plan(self, sql: str, parameters: Sequence[Any] = ()) -> PlannedStatement:
         """The statement as a plan.
@@ -103,7 +108,18 @@ class SqlPlanner:
         values = {str(number): parameter(value) for number, value in enumerate(parameters, 1)}
         if any(is_misread(str(values[str(number)].as_py())) for number in admitted.patterns):
             raise Unsupported("a regular expression with a literal backslash as a parameter", hint="write it out")
+        self._tell_of_tables(sql)
         return on_deep_stack(lambda: self._plan(sql, admitted, values))
+
+    def _tell_of_tables(self, sql: str) -> None:
+        """Make those tables known to the context that the statement may name, in upper or lower case: a catalog may
+        have many others. A name with a quotation mark may be written in several ways."""
+        text = sql.casefold()
+        with self._lock:
+            for name, schema in self._tables.items():
+                if name not in self._told and (name.casefold() in text or not _QUOTES.isdisjoint(name)):
+                    self._context.register_record_batches(quoted(name), [[_empty(schema)]])
+                    self._told.add(name)
 
     def _plan(self, sql: str, admitted: Admitted, parameters: Mapping[str, pa.Scalar]) -> PlannedStatement:
         from datafusion import SQLOptions
@@ -122,7 +138,7 @@ class SqlPlanner:
                 raise
             if is_selected_twice(error) and (text := numbered(admitted.sql, tokenize(admitted.sql))) != admitted.sql:
                 return self._plan(sql, replace(admitted, sql=text), parameters)
-            raise from_datafusion(error, sql, admitted.sql, self._tables) from None
+            raise from_datafusion(error, sql, admitted.sql, tuple(self._tables)) from None
         return PlannedStatement(substrait, null_aware, _written_decimals(admitted.sql), not admitted.is_volatile)
 
 
@@ -142,7 +158,7 @@ def _written_decimals(sql: str) -> frozenset[pa.DataType]:
     return frozenset(found)
 
 
-def _context(tables: Mapping[str, Schema]) -> Any:
+def _context() -> Any:
     from datafusion import SessionConfig, SessionContext
 
     config = (
@@ -161,8 +177,6 @@ def _context(tables: Mapping[str, Schema]) -> Any:
         context.deregister_udf(name)
     for name in _TABLE_FUNCTIONS_LEFT_OUT:
         context.deregister_udtf(name)
-    for name, schema in tables.items():
-        context.register_record_batches(quoted(name), [[_empty(schema)]])
     return context
 
 

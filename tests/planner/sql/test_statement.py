@@ -180,6 +180,31 @@ def test_several_threads(planner: SqlPlanner) -> None:
     assert plans == [plan(planner, statement) for statement in statements]
 
 
+@pytest.mark.parametrize(
+    ("name", "written"),
+    [
+        ("orders", "ORDERS"),
+        ("orders", 'public."orders"'),
+        ("orders", "`orders`"),
+        ("orders", "Orders o, orders"),
+        ("Odd name.x", '"Odd name.x"'),
+        ("ärger", "ÄRGER"),
+        ('a"b', '"a""b"'),
+        ("a`b", "`a``b`"),
+        ("a`b", '"a`b"'),
+        ("order", '"order"'),
+        ("o", '(select * from o) as "orders"'),
+    ],
+)
+def test_a_table_is_found_however_it_is_written(name: str, written: str) -> None:
+    others = {f"other {number}": ORDERS for number in range(20)}
+    planner = SqlPlanner({**others, name: ORDERS})
+    assert planner.plan("select 1 as one").substrait
+    assert planner.plan(f"select count(*) from {written}").substrait
+    with pytest.raises(NotFound, match="no table named elsewhere"):
+        planner.plan("select count(*) from elsewhere")
+
+
 HOSTILE = """
 import sys
 import pyarrow as pa
