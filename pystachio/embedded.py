@@ -5,6 +5,7 @@ Everything here may be called from any thread of the client; what belongs to the
 
 from __future__ import annotations
 
+import asyncio
 import threading
 import time
 import weakref
@@ -16,7 +17,7 @@ from textwrap import shorten
 import torch
 
 from pystachio.config import Settings
-from pystachio.errors import ResourceExhausted
+from pystachio.errors import PystachioError, ResourceExhausted
 from pystachio.io_scheduler.buffers import IDLE_BYTES, SPARE_BYTES, BufferPool, SpareSlabs
 from pystachio.io_scheduler.client import HostBuffer
 from pystachio.io_scheduler.core.policy import POLICIES
@@ -184,11 +185,29 @@ class EmbeddedNode:
 
         return self._host.call(read()).result()
 
+    def fetch_all(self, files: Sequence[tuple[str, int]], beside: str) -> list[HostBuffer | None]:
+        """The whole of files of so many bytes on one disk, read at once; None for one that cannot be read."""
+
+        catalog = self._catalog()
+
+        async def read_one(path: str, nbytes: int) -> HostBuffer | None:
+            client = self._transfers.client(*catalog)
+            try:
+                (buffer,) = await client.read(path, [Extent(0, nbytes)], beside=beside)
+            except PystachioError:
+                return None
+            return buffer
+
+        async def read() -> list[HostBuffer | None]:
+            return await asyncio.gather(*(read_one(path, nbytes) for path, nbytes in files))
+
+        return self._host.call(read()).result()
+
     @property
     def samples(self) -> ChunkSamples | None:
         """`planner.sample.KeptSamples`: beside the columns that are kept on disk, if they are."""
         chunks = self._host.node.chunks
-        return ChunkSamples(chunks, self.fetch) if isinstance(chunks, ChunkCache) else None
+        return ChunkSamples(chunks, self.fetch_all) if isinstance(chunks, ChunkCache) else None
 
     def expect(self, urgency: Urgency) -> None:
         """Plans of this urgency are planned from here on, on this thread: the workers are kept free for an interactive

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from itertools import repeat
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -60,8 +62,8 @@ def distinct_from_chunks(chunks: ColumnChunks, type_: pa.DataType, run: CountedR
     parts = min(_MOST_CHUNKS, len(filled))
     seen = filled[(2 * np.arange(parts) + 1) * len(filled) // (2 * parts)]
     domains = [
-        (_chunk_domain(chunks, group, count, fixed) or _domain_like(run, count, shared), count)
-        for group, count in zip(seen.tolist(), chunks.values[seen].tolist(), strict=True)
+        (_chunk_domain(chunk, fixed is not None) or _domain_like(run, chunk.rows, shared), chunk.rows)
+        for chunk in _dictionaries(chunks, seen, fixed)
     ]
     known = [(domain, n) for domain, n in domains if domain is not None]
     covered = sum(n for _, n in known)
@@ -116,18 +118,34 @@ def _domain_like(run: CountedRun | None, rows: int, shared: float) -> float | No
     return _domain(float(run.distinct), run.rows)
 
 
-def _chunk_domain(chunks: ColumnChunks, group: int, rows: int, fixed_width: float | None) -> float | None:
-    """How many values the chunk's `rows` were drawn from, given how many different ones it holds. `fixed_width`: None
-    of text."""
-    if not chunks.has_dictionary[group]:
+class _Dictionary(NamedTuple):
+    """What the footer says of a chunk and its dictionary; `width` is of a value in it, in bytes, None where unknown."""
+
+    rows: int
+    decoded: int
+    is_there: bool
+    is_used: bool
+    width: float | None
+
+
+def _dictionaries(chunks: ColumnChunks, groups: np.ndarray, fixed_width: float | None) -> list[_Dictionary]:
+    """`fixed_width`: None of text."""
+    rows = chunks.values[groups].tolist()
+    if fixed_width is None:
+        widths = list(map(_text_width, chunks.text_bytes[groups].tolist(), rows, repeat(chunks), groups.tolist()))
+    else:
+        widths = [fixed_width] * len(rows)
+    numbers = (chunks.decoded[groups], chunks.has_dictionary[groups], chunks.coded[groups])
+    return list(map(_Dictionary, rows, *(array.tolist() for array in numbers), widths))
+
+
+def _chunk_domain(chunk: _Dictionary, has_fixed_width: bool) -> float | None:
+    """How many values the chunk's were drawn from, given how many different ones it holds."""
+    if not chunk.is_there or chunk.width is None:
         return None
-    width = _text_width(chunks, group, rows) if fixed_width is None else fixed_width
-    if width is None:
-        return None
-    decoded = int(chunks.decoded[group])
-    if not chunks.coded[group] or (fixed_width is not None and decoded >= _PLAIN * rows * width):
-        return float(_UNIQUE_DOMAIN * rows)
-    return _domain(_distinct_in_chunk(decoded, rows, width), rows)
+    if not chunk.is_used or (has_fixed_width and chunk.decoded >= _PLAIN * chunk.rows * chunk.width):
+        return float(_UNIQUE_DOMAIN * chunk.rows)
+    return _domain(_distinct_in_chunk(chunk.decoded, chunk.rows, chunk.width), chunk.rows)
 
 
 def _distinct_in_chunk(nbytes: int, rows: int, width: float) -> float:
@@ -161,13 +179,12 @@ def _is_text(type_: pa.DataType) -> bool:
     return bool(pa.types.is_string(type_) or pa.types.is_binary(type_))
 
 
-def _text_width(chunks: ColumnChunks, group: int, rows: int) -> float | None:
+def _text_width(nbytes: int, rows: int, chunks: ColumnChunks, group: int) -> float | None:
     """Bytes of a string in the dictionary page; its length is guessed when the footer does not say."""
-    nbytes = int(chunks.text_bytes[group])
     if nbytes >= 0:
         return _LENGTH_BYTES + nbytes / rows
     low, high = chunks.statistics[group].low, chunks.statistics[group].high
-    return None if low is None else _LENGTH_BYTES + (len(low) + len(high)) / 2
+    return _LENGTH_BYTES + (len(low) + len(high)) / 2 if isinstance(low, bytes) else None
 
 
 def _fixed_width(type_: pa.DataType) -> float:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -21,7 +21,7 @@ from pystachio.planner.joins.order import reorder
 from pystachio.planner.logical import Query
 from pystachio.planner.pushdown import prune_columns
 from pystachio.planner.rewrites.rewrite import simplify
-from pystachio.planner.sharing import tables_of, unify, widen_reads
+from pystachio.planner.sharing import columns_in_predicates, tables_of, unify, widen_reads
 from pystachio.planner.sql.statement import SqlPlanner, parameter
 from pystachio.planner.statistics import StatisticsCache
 from pystachio.planner.substrait.plan import read_plan
@@ -89,7 +89,9 @@ class Planner:
         tables = tables_of(query)
         catalog.require_readable(tables)
         facts = self._statistics.facts(catalog.tables)
-        made = optimise(query, names, catalog.tables, facts, join_reordering=join_reordering)
+        made = optimise(
+            query, names, catalog.tables, facts, join_reordering=join_reordering, expect_predicates=facts.expect
+        )
         made = replace(made, sample=self._statistics.sample)
         if cacheable:
             with self._lock:
@@ -136,10 +138,16 @@ def optimise(
     facts: TableFacts,
     *,
     join_reordering: bool = True,
+    expect_predicates: Callable[[Iterable[tuple[str, int]]], None] | None = None,
 ) -> PhysicalPlan:
-    """The operators that run a logical plan; `names` are those of the result's columns."""
+    """The operators that run a logical plan; `names` are those of the result's columns.
+
+    `expect_predicates` is told the columns (table, position) whose predicates `facts` will be asked about.
+    """
     estimator = Estimator(facts)
     rewritten = widen_reads(simplify(query))
+    if expect_predicates is not None:
+        expect_predicates(columns_in_predicates(rewritten))
     if join_reordering:
         rewritten = reorder(rewritten, estimator)
     return physical.plan(prune_columns(unify(rewritten), estimator), tables, estimator, names)

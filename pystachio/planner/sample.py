@@ -66,8 +66,8 @@ def choose_runs(table: Table, rows: int = SAMPLE_ROWS) -> tuple[SampledRun, ...]
 class KeptSamples(Protocol):
     """Where samples outlive the process that took them."""
 
-    def find(self, place: ChunkPlace) -> Column | None:
-        """What is kept there."""
+    def find(self, places: Sequence[ChunkPlace]) -> list[Column | None]:
+        """What is kept there; None where nothing is."""
         ...
 
     def offer(self, place: ChunkPlace, column: Column, *, source_bytes: int, seconds: float) -> None:
@@ -79,11 +79,20 @@ def read_column(
     table: Table, column: int, runs: Sequence[SampledRun], fetch: Fetch, kept: KeptSamples | None = None
 ) -> Column:
     """The sampled rows of one column; DataError when its bytes are corrupt."""
-    parts = [
-        _sampled_from(table, column, tuple(of_file), fetch, kept)
-        for _, of_file in groupby(runs, key=lambda run: id(run.file))
-    ]
+    parts = [_sampled_from(table, column, of_file, fetch, kept) for of_file in _by_file(runs)]
     return concat(parts) if parts else all_null(table.schema[column].type, 0, torch.device("cpu"))
+
+
+def kept_columns(wanted: Sequence[tuple[Table, int, Sequence[SampledRun]]], kept: KeptSamples) -> list[Column | None]:
+    """The sampled rows of columns, read at once; None where not all of them are kept."""
+    places = [[_place(table, column, of_file) for of_file in _by_file(runs)] for table, column, runs in wanted]
+    found = iter(kept.find([place for of_column in places for place in of_column]))
+    columns = []
+    for of_column in places:
+        parts = [next(found) for _ in of_column]
+        there = [part for part in parts if part is not None]
+        columns.append(concat(there) if there and len(there) == len(parts) else None)
+    return columns
 
 
 def _sampled_from(
@@ -92,19 +101,27 @@ def _sampled_from(
     """The sampled rows of one file."""
     if kept is None:
         return concat(list(_parts(table, column, runs, fetch)))
+    place = _place(table, column, runs)
+    (found,) = kept.find([place])
+    if found is None:
+        started = time.thread_time()
+        found = concat(list(_parts(table, column, runs, fetch)))
+        source_bytes = int(place.file.chunks(place.column).lengths[list(place.groups)].sum())
+        kept.offer(place, found, source_bytes=source_bytes, seconds=time.thread_time() - started)
+    return found
+
+
+def _by_file(runs: Sequence[SampledRun]) -> list[tuple[SampledRun, ...]]:
+    return [tuple(of_file) for _, of_file in groupby(runs, key=lambda run: id(run.file))]
+
+
+def _place(table: Table, column: int, runs: tuple[SampledRun, ...]) -> ChunkPlace:
+    """Where the sampled rows of one file are kept."""
     file = runs[0].file
     position = file.positions[table.schema[column].name]
     groups = tuple(group for run in runs for group in run.groups)
     form = "sample " + " ".join(f"{len(run.groups)}:{run.count}/{run.reach}" for run in runs)
-    place = ChunkPlace(file, groups, position, sum(run.count for run in runs), form)
-    found = kept.find(place)
-    if found is None:
-        started = time.thread_time()
-        found = concat(list(_parts(table, column, runs, fetch)))
-        chunks = file.chunks(position)
-        source_bytes = sum(chunks[group].length for group in groups)
-        kept.offer(place, found, source_bytes=source_bytes, seconds=time.thread_time() - started)
-    return found
+    return ChunkPlace(file, groups, position, sum(run.count for run in runs), form)
 
 
 def count_run(table: Table, column: int, fetch: Fetch) -> CountedRun | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import fields, replace
 from typing import Any
 
-from pystachio.operators.expressions import Expression, FieldReference, shift_fields
+from pystachio.operators.expressions import Expression, FieldReference, fields_of, shift_fields
 from pystachio.planner.cardinality import Estimator
 from pystachio.planner.logical import (
     Aggregate,
@@ -154,6 +154,17 @@ def tables_of(query: Query) -> frozenset[str]:
     """The names of the tables that it reads."""
     parts = (part for top in (query.root, *query.scalars) for part in _below(top))
     return frozenset(part.table for part in parts if isinstance(part, Read))
+
+
+def columns_in_predicates(query: Query) -> list[tuple[str, int]]:
+    """The table and position of each column that the predicate of a read is over."""
+    parts = (part for top in (query.root, *query.scalars) for part in _below(top))
+    return [
+        (part.table, part.columns[index])
+        for part in parts
+        if isinstance(part, Read) and part.predicate is not None
+        for index in sorted(fields_of(part.predicate))
+    ]
 
 
 def _below(plan: LogicalPlan) -> list[LogicalPlan]:

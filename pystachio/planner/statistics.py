@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -21,7 +21,16 @@ from pystachio.operators.parquet.statistics import Statistic
 from pystachio.operators.table import FileVersion, Table
 from pystachio.planner.cardinality import ColumnFacts
 from pystachio.planner.distinct import CountedRun, distinct_from_chunks
-from pystachio.planner.sample import SAMPLE_ROWS, Fetch, KeptSamples, SampledRun, choose_runs, count_run, read_column
+from pystachio.planner.sample import (
+    SAMPLE_ROWS,
+    Fetch,
+    KeptSamples,
+    SampledRun,
+    choose_runs,
+    count_run,
+    kept_columns,
+    read_column,
+)
 
 _SAMPLE_CACHE_BYTES = 64 << 20
 _TABLES = 256
@@ -99,6 +108,23 @@ class StatisticsCache:
         sampled = tuple(self._sampled_column(table, column, runs) for column in columns)
         return Batch(sampled, sum(run.count for run in runs), None)
 
+    def expect(self, columns: Iterable[tuple[Table, int]]) -> None:
+        """Samples of these columns will be asked for: those of them that are kept are read at once."""
+        if self._kept is None:
+            return
+        with self._lock:
+            missing = {
+                (table.version, column): table
+                for table, column in columns
+                if (table.version, column) not in self._samples
+            }
+        if len(missing) < 2:
+            return
+        wanted = [(table, column, self._sampled_runs(table)) for (_, column), table in missing.items()]
+        for key, found in zip(missing, kept_columns(wanted, self._kept), strict=True):
+            if found is not None:
+                self._keep(key, found)
+
     def facts(self, tables: Mapping[str, Table]) -> TableFacts:
         """What the estimator asks (`planner.cardinality.TableFacts`), about these tables."""
         return TableFacts(self, tables)
@@ -120,6 +146,10 @@ class StatisticsCache:
                 self._samples.move_to_end(key)
                 return found
         read = read_column(table, column, runs, self._fetch, self._kept)
+        self._keep(key, read)
+        return read
+
+    def _keep(self, key: tuple[Version, int], read: Column) -> None:
         with self._lock:
             if key not in self._samples:
                 self._samples[key] = read
@@ -127,7 +157,6 @@ class StatisticsCache:
             while self._sample_bytes > _SAMPLE_CACHE_BYTES and len(self._samples) > 1:
                 _, dropped = self._samples.popitem(last=False)
                 self._sample_bytes -= column_nbytes(dropped)
-        return read
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,6 +177,10 @@ class TableFacts:
         nulls = 0.0 if known.nulls is None or not held.rows else known.nulls / held.rows
         bounds = (known.low, known.high) if isinstance(known.low, int) and isinstance(known.high, int) else None
         return ColumnFacts(known.distinct, nulls, bounds)
+
+    def expect(self, columns: Iterable[tuple[str, int]]) -> None:
+        """`StatisticsCache.expect`, for what the estimator will ask about predicates over these columns."""
+        self.cache.expect((self.tables[table], column) for table, column in columns)
 
     def matching(self, table: str, columns: tuple[int, ...], predicate: Expression) -> float | None:
         """The share of the sample's rows for which `predicate` over `columns` is true; None when it cannot be tried.

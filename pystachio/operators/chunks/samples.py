@@ -6,12 +6,11 @@ import threading
 from collections.abc import Callable, Sequence
 from weakref import WeakSet
 
-from pystachio.errors import PystachioError
 from pystachio.io_scheduler.client import HostBuffer
-from pystachio.io_scheduler.core.request import Extent
 from pystachio.operators.chunks.cache import ChunkCache
 from pystachio.operators.chunks.format import NotUsable, decode
 from pystachio.operators.chunks.place import ChunkPlace
+from pystachio.operators.chunks.store import StoredChunk
 from pystachio.operators.column import Column
 from pystachio.operators.table import ParquetFile
 
@@ -20,28 +19,37 @@ _SECONDS_PER_GROUP = 1e-3
 
 
 class ChunkSamples:
-    """`planner.sample.KeptSamples`. Safe for several threads; blocking. `fetch` reads extents of a file, which lies on
-    the disk of the folder that is named last."""
+    """`planner.sample.KeptSamples`. Safe for several threads; blocking. `fetch` reads the whole of files of so many
+    bytes, on the disk of the folder that is named last; None stands for one that cannot be read."""
 
-    def __init__(self, cache: ChunkCache, fetch: Callable[[str, Sequence[Extent], str], Sequence[HostBuffer]]) -> None:
+    def __init__(
+        self, cache: ChunkCache, fetch: Callable[[Sequence[tuple[str, int]], str], Sequence[HostBuffer | None]]
+    ) -> None:
         self._cache = cache
         self._fetch = fetch
         self._lock = threading.Lock()
         self._seen: WeakSet[ParquetFile] = WeakSet()
 
-    def find(self, place: ChunkPlace) -> Column | None:
-        """What is kept there; None when it is missing or broken: Parquet has it."""
+    def find(self, places: Sequence[ChunkPlace]) -> list[Column | None]:
+        """What is kept there, read at once; None where it is missing or broken: Parquet has it."""
+        for file in {id(place.file): place.file for place in places}.values():
+            self._look(file)
+        chunks = [self._cache.store.find(place) for place in places]
+        wanted = [chunk for chunk in chunks if chunk is not None]
+        if not wanted:
+            return [None] * len(places)
+        buffers = iter(self._fetch([(chunk.path, chunk.nbytes) for chunk in wanted], self._cache.store.root))
+        return [None if chunk is None else self._decoded(chunk, next(buffers)) for chunk in chunks]
+
+    def _look(self, file: ParquetFile) -> None:
         with self._lock:
-            is_new = place.file not in self._seen
-            self._seen.add(place.file)
+            is_new = file not in self._seen
+            self._seen.add(file)
         if is_new:
-            self._cache.look(place.file)
-        chunk = self._cache.store.find(place)
-        if chunk is None:
-            return None
-        try:
-            (buffer,) = self._fetch(chunk.path, [Extent(0, chunk.nbytes)], self._cache.store.root)
-        except PystachioError:
+            self._cache.look(file)
+
+    def _decoded(self, chunk: StoredChunk, buffer: HostBuffer | None) -> Column | None:
+        if buffer is None:
             self._cache.store.forget(chunk)
             return None
         column = decode(buffer.view, chunk.key)

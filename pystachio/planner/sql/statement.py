@@ -90,7 +90,7 @@ class SqlPlanner:
 
     def __init__(self, tables: Mapping[str, Schema]) -> None:
         self._tables = dict(tables)
-        self._context = on_deep_stack(_context)
+        self._context = _context()
         self._lock = threading.Lock()
         self._told: set[str] = set()
         """The tables that the context knows."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,9 @@ import pyarrow.parquet as pq
 import pytest
 
 import pystachio
+from pystachio.operators.chunks.place import ChunkPlace
+from pystachio.operators.chunks.samples import ChunkSamples
+from pystachio.operators.column import Column
 from pystachio.planner import sample
 
 ROWS = 200_000
@@ -72,6 +76,27 @@ def test_the_next_session_takes_no_sample(tables: Path, tmp_path: Path, monkeypa
     taken.clear()
     assert planned(tables, tmp_path / "cache", chunk_cache=False) == first
     assert any(runs > 1 for _, runs in taken)
+
+
+def test_samples_that_are_kept_are_read_at_once(tables: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = planned(tables, tmp_path / "cache", wait=True)
+    asked: list[list[ChunkPlace]] = []
+    find = ChunkSamples.find
+
+    def noted(samples: ChunkSamples, places: Sequence[ChunkPlace]) -> list[Column | None]:
+        asked.append(list(places))
+        return find(samples, places)
+
+    monkeypatch.setattr(ChunkSamples, "find", noted)
+    assert planned(tables, tmp_path / "cache") == first
+    columns = {(Path(place.file.path).parent.name, place.file.fields[place.column].name) for place in asked[0]}
+    assert columns == {("t", "text"), ("t", "number"), ("u", "price")}
+    assert len(asked) == 1, "nothing is asked for a second time"
+    for path in (tmp_path / "cache").rglob("*.chunk"):
+        path.unlink()
+    asked.clear()
+    assert planned(tables, tmp_path / "cache") == first
+    assert len(asked) > 1, "what is not there is taken one by one"
 
 
 @pytest.mark.parametrize("damage", ["changed", "truncated", "removed"])
