@@ -5,7 +5,6 @@ Everything here may be called from any thread of the client; what belongs to the
 
 from __future__ import annotations
 
-import asyncio
 import threading
 import time
 import weakref
@@ -175,13 +174,13 @@ class EmbeddedNode:
 
         return self._host.call(read()).result()
 
-    def fetch(self, path: str, extents: Sequence[Extent], beside: str | None = None) -> list[HostBuffer]:
-        """`planner.sample.Fetch`; `beside` as in `TransferClient.read`."""
+    def fetch(self, path: str, extents: Sequence[Extent]) -> list[HostBuffer]:
+        """`planner.sample.Fetch`."""
 
         catalog = self._catalog()
 
         async def read() -> list[HostBuffer]:
-            return await self._transfers.client(*catalog).read(path, extents, beside=beside)
+            return await self._transfers.client(*catalog).read(path, extents)
 
         return self._host.call(read()).result()
 
@@ -190,16 +189,9 @@ class EmbeddedNode:
 
         catalog = self._catalog()
 
-        async def read_one(path: str, nbytes: int) -> HostBuffer | None:
-            client = self._transfers.client(*catalog)
-            try:
-                (buffer,) = await client.read(path, [Extent(0, nbytes)], beside=beside)
-            except PystachioError:
-                return None
-            return buffer
-
         async def read() -> list[HostBuffer | None]:
-            return await asyncio.gather(*(read_one(path, nbytes) for path, nbytes in files))
+            found = await self._transfers.client(*catalog).read_files(files, beside=beside)
+            return [None if isinstance(buffer, PystachioError) else buffer for buffer in found]
 
         return self._host.call(read()).result()
 

@@ -8,7 +8,7 @@ from contextlib import suppress
 from types import TracebackType
 from typing import Protocol
 
-from pystachio.errors import InternalError
+from pystachio.errors import Cancelled, InternalError, PystachioError
 from pystachio.io_scheduler.coalescing import coalesce
 from pystachio.io_scheduler.core.request import Direction, Extent, Link
 from pystachio.io_scheduler.devices import Buffer
@@ -100,17 +100,14 @@ class TransferClient:
         """Where the file is read from; None as long as nobody has read it."""
         return self._service.known_link(path)
 
-    async def read(
-        self, path: str, extents: Sequence[Extent], *, criticality: int = 0, beside: str | None = None
-    ) -> list[HostBuffer]:
+    async def read(self, path: str, extents: Sequence[Extent], *, criticality: int = 0) -> list[HostBuffer]:
         """One buffer per extent, in order. Neighbouring extents are read together and share their memory.
 
         Of the plan's transfers, those with higher `criticality` go first. The memory is taken when the bytes are about
-        to move. `beside` is a file or folder on the same disk: to locate it once is enough for many small files.
+        to move.
         """
         service = self._service
-        located = path if beside is None else beside
-        link = service.known_link(located) or await service.locate(located)
+        link = service.known_link(path) or await service.locate(path)
         runs = coalesce(extents, alignment=service.alignment(link))
         requests = [Request(run.extent, None, run.required, run.useful) for run in runs]
         submission = service.submit(self.plan_id, path, link, requests, criticality, self.operator)
@@ -122,6 +119,43 @@ class TransferClient:
                 start = extents[position].offset - run.extent.offset
                 views[position] = block[start : start + extents[position].length]
         return [HostBuffer(view) for view in views]
+
+    async def read_files(self, files: Sequence[tuple[str, int]], *, beside: str) -> list[HostBuffer | PystachioError]:
+        """The first so many bytes of each file, all under way at once, for a part of what as many `read` cost. In the
+        place of a file that cannot be read is its error. `beside` is a file or folder on the same disk as all of them:
+        to locate it once is enough."""
+        service = self._service
+        link = service.known_link(beside) or await service.locate(beside)
+        alignment = service.alignment(link)
+        submissions: list[Submission | PystachioError] = []
+        for path, nbytes in files:
+            extent = Extent(0, -(-nbytes // alignment) * alignment)
+            requests = [Request(extent, None, nbytes, nbytes)] if nbytes else []
+            try:
+                submissions.append(service.submit(self.plan_id, path, link, requests, 0, self.operator))
+            except PystachioError as error:  # there is no descriptor, or no memory, for it
+                submissions.append(error)
+        found: list[HostBuffer | PystachioError] = []
+        try:
+            for (_, nbytes), submission in zip(files, submissions, strict=True):
+                found.append(await self._whole(submission, nbytes))
+        except BaseException:
+            for left in submissions[len(found) :]:
+                if isinstance(left, Submission):
+                    await self._await_devices(left)
+            raise
+        return found
+
+    async def _whole(self, submission: Submission | PystachioError, nbytes: int) -> HostBuffer | PystachioError:
+        if isinstance(submission, PystachioError):
+            return submission
+        try:
+            await self._finish(submission)
+        except Cancelled:
+            raise
+        except PystachioError as error:
+            return error
+        return HostBuffer(submission.buffers[0][:nbytes] if nbytes else _EMPTY)
 
     async def read_into(self, path: str, offset: int, destination: Buffer, *, criticality: int = 0) -> None:
         """Fill `destination` with the file's bytes from `offset`.
@@ -166,6 +200,9 @@ class TransferClient:
     async def _await_devices(self, submission: Submission) -> None:
         """Nobody wants the bytes any more, but the buffers are in use until the devices have let go of them."""
         if submission.remaining == 0:
+            if not submission.ended.cancelled():
+                # The outcome counts as seen.
+                submission.ended.exception()
             return
         ended = submission.ended = asyncio.get_running_loop().create_future()
         self._service.abandon(submission)

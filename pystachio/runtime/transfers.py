@@ -10,6 +10,7 @@ import torch
 from pystachio.runtime.plan_entry import PlanEntry
 
 if TYPE_CHECKING:
+    from pystachio.errors import PystachioError
     from pystachio.io_scheduler.activity import IoActivity
     from pystachio.io_scheduler.client import HostBuffer, TransferClient
     from pystachio.io_scheduler.core.request import Extent, Lease, Link, PriorityClass
@@ -21,9 +22,11 @@ class Transfers(Protocol):
 
     def link(self, path: str) -> Link | None: ...
 
-    async def read(
-        self, path: str, extents: Sequence[Extent], *, criticality: int = 0, beside: str | None = None
-    ) -> list[HostBuffer]: ...
+    async def read(self, path: str, extents: Sequence[Extent], *, criticality: int = 0) -> list[HostBuffer]: ...
+
+    async def read_files(
+        self, files: Sequence[tuple[str, int]], *, beside: str
+    ) -> list[HostBuffer | PystachioError]: ...
 
     async def read_into(
         self, path: str, offset: int, destination: memoryview | torch.Tensor, *, criticality: int = 0
@@ -44,12 +47,17 @@ class PlanTransfers:
     def link(self, path: str) -> Link | None:
         return self._client.link(path)
 
-    async def read(
-        self, path: str, extents: Sequence[Extent], *, criticality: int = 0, beside: str | None = None
-    ) -> list[HostBuffer]:
+    async def read(self, path: str, extents: Sequence[Extent], *, criticality: int = 0) -> list[HostBuffer]:
         self._entry.begin_external()
         try:
-            return await self._client.read(path, extents, criticality=criticality, beside=beside)
+            return await self._client.read(path, extents, criticality=criticality)
+        finally:
+            self._entry.end_external()
+
+    async def read_files(self, files: Sequence[tuple[str, int]], *, beside: str) -> list[HostBuffer | PystachioError]:
+        self._entry.begin_external()
+        try:
+            return await self._client.read_files(files, beside=beside)
         finally:
             self._entry.end_external()
 

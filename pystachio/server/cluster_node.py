@@ -141,8 +141,8 @@ class ClusterNode:
     def read_footers(self, versions: Sequence[FileVersion]) -> list[ParquetFile]:
         return self.host.call(self._elsewhere.read_footers(versions)).result()
 
-    def fetch(self, path: str, extents: Sequence[Extent], beside: str | None = None) -> list[HostBuffer]:
-        return self._embedded.fetch(path, extents, beside)
+    def fetch(self, path: str, extents: Sequence[Extent]) -> list[HostBuffer]:
+        return self._embedded.fetch(path, extents)
 
     def expect(self, urgency: Urgency) -> None:
         self._embedded.expect(urgency)

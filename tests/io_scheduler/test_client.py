@@ -18,7 +18,7 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from pystachio.errors import DataError, InternalError, NotFound
+from pystachio.errors import Cancelled, DataError, InternalError, NotFound, PystachioError
 from pystachio.io_scheduler.client import TransferClient
 from pystachio.io_scheduler.core.request import Extent, PathTaken, PriorityClass
 from pystachio.io_scheduler.devices import choose
@@ -131,6 +131,62 @@ async def test_bad_reads_are_typed_and_the_plan_goes_on(path: str, tmp_path: Pat
         with pytest.raises(NotFound) as caught:
             await client.read(path, [Extent(0, 10)])
         assert caught.value.plan_id == "p"
+        assert service.statistics().buffers.blocks == 0
+
+
+@pytest.mark.parametrize("direct", [False, True])
+async def test_files_are_read_together(tmp_path: Path, direct: bool) -> None:
+    lengths = [0, 1, 4096, 70_000, 300_001, 65_536]
+    files = []
+    for number, length in enumerate(lengths):
+        (tmp_path / str(number)).write_bytes(CONTENT[number : number + length])
+        files.append((str(tmp_path / str(number)), length))
+    async with serving(direct=direct) as (service, client):
+        found = await client.read_files(files, beside=str(tmp_path))
+        for number, (buffer, length) in enumerate(zip(found, lengths, strict=True)):
+            assert not isinstance(buffer, PystachioError)
+            assert bytes(buffer.view) == CONTENT[number : number + length]
+        assert await client.read_files([], beside=str(tmp_path)) == []
+        with pytest.raises(NotFound):
+            await client.read_files(files, beside=str(tmp_path / "absent"))
+        del found, buffer
+        assert service.statistics().buffers.blocks == 0
+
+
+async def test_a_file_that_cannot_be_read_stands_for_itself(path: str, tmp_path: Path) -> None:
+    async with serving() as (service, client):
+        wanted = [(str(tmp_path / "absent"), 10), (path, 1000), (path, len(CONTENT) + 1), (path, 5), ("a\0b", 5)]
+        found = await client.read_files(wanted, beside=str(tmp_path))
+        kinds = [buffer.code if isinstance(buffer, PystachioError) else buffer.nbytes for buffer in found]
+        assert kinds == ["not_found", 1000, "data_error", 5, "invalid_request"]
+        service.cancel_plan("p")
+        with pytest.raises(Cancelled):
+            await client.read_files(wanted, beside=str(tmp_path))
+        del found
+        for _ in range(200):  # a thread of the device may hold its last chunk a moment longer
+            if service.statistics().buffers.blocks == 0:
+                break
+            await asyncio.sleep(0.01)
+        assert service.statistics().buffers.blocks == 0
+
+
+async def test_cancelled_reads_of_files_leave_nothing(tmp_path: Path) -> None:
+    files = []
+    for number in range(12):
+        (tmp_path / str(number)).write_bytes(CONTENT[: 200_000 if number % 3 else 10])
+        files.append((str(tmp_path / str(number)), 150_000))
+    async with serving() as (service, client):
+        await client.read_files(files, beside=str(tmp_path))
+        for turns in range(60):
+            task = asyncio.create_task(client.read_files(files, beside=str(tmp_path)))
+            for _ in range(turns):
+                await asyncio.sleep(0)
+            task.cancel()
+            await asyncio.wait([task])
+            # Those that failed before were not waited for, and the others are.
+            assert service.statistics().chunks == 0
+            del task
+        assert service.statistics().transfers == 0
         assert service.statistics().buffers.blocks == 0
 
 

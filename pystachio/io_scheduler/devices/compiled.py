@@ -19,7 +19,7 @@ from typing import Final
 import numpy as np
 
 from pystachio.compiled import CompiledLibrary
-from pystachio.errors import Cancelled, InternalError, InvalidRequest, PystachioError, ResourceExhausted
+from pystachio.errors import Cancelled, InternalError, PystachioError, ResourceExhausted
 from pystachio.io_scheduler.core.request import Direction, LinkLimits, PathTaken
 from pystachio.io_scheduler.devices import ChunkEnd, ChunkRequest
 from pystachio.io_scheduler.devices.native import ABANDONED, END, Way
@@ -32,6 +32,7 @@ from pystachio.io_scheduler.devices.posix import (
     WINDOW_BYTES,
     WORK,
     no_thread,
+    require_name,
     stopped_short,
 )
 from pystachio.io_scheduler.os_errors import from_os_error
@@ -102,10 +103,8 @@ class CompiledDevice:
         self._ends = ctypes.create_string_buffer(_ENDS_AT_ONCE * _END.size)
 
     def open(self, path: str) -> CompiledFile:
-        name = os.fsencode(path)
-        if b"\0" in name:
-            raise InvalidRequest(f"no file has a zero byte in its name: {path!r}")
-        handle = self._brief.pystachio_disk_file(name, self._direct)
+        require_name(path)
+        handle = self._brief.pystachio_disk_file(os.fsencode(path), self._direct)
         if not handle:
             raise ResourceExhausted("the system has no memory for an open file", setting="memory", needed=len(path))
         return CompiledFile(path, handle, self._close_file)

@@ -11,7 +11,7 @@ from contextlib import suppress
 from functools import partial
 from queue import SimpleQueue
 
-from pystachio.errors import Cancelled, DataError, InternalError, ResourceExhausted
+from pystachio.errors import Cancelled, DataError, InternalError, InvalidRequest, ResourceExhausted
 from pystachio.io_scheduler.core.request import Direction, LinkLimits, PathTaken
 from pystachio.io_scheduler.devices import ChunkEnd, ChunkRequest
 from pystachio.io_scheduler.devices.page_cache import Admission
@@ -136,6 +136,7 @@ class PosixDevice:
         self._jobs: SimpleQueue[_Job | None] = SimpleQueue()
 
     def open(self, path: str) -> PosixFile:
+        require_name(path)
         return PosixFile(
             path,
             direct=self._direct,
@@ -249,6 +250,12 @@ def no_thread(reason: str) -> ResourceExhausted:
     """The error of a disk for which the system has no thread at all."""
     hint = "allow the user more threads, or the process more memory"
     return ResourceExhausted(f"there is no thread for the disk: {reason}", setting="ulimit -u", needed=1, hint=hint)
+
+
+def require_name(path: str) -> None:
+    """InvalidRequest for what the system would take for a shorter name."""
+    if "\0" in path:
+        raise InvalidRequest(f"no file has a zero byte in its name: {path!r}")
 
 
 def stopped_short(path: str, at: int, direction: Direction) -> DataError:

@@ -12,9 +12,8 @@ from typing import NamedTuple
 import torch
 import xxhash
 
-from pystachio.errors import Cancelled, PystachioError
+from pystachio.errors import PystachioError
 from pystachio.io_scheduler.client import HostBuffer
-from pystachio.io_scheduler.core.request import Extent
 from pystachio.operators.arrow import dictionary_to_arrow
 from pystachio.operators.chunks.cache import USUAL_RATE, ChunkCache
 from pystachio.operators.chunks.format import NotUsable, decode
@@ -68,11 +67,19 @@ class ChunkColumns:
 
     async def fetch(self, ctx: Context, stored: Mapping[int, StoredChunk]) -> dict[int, FetchedChunk]:
         """Their bytes, by position, without those that turn out to be missing: Parquet has them."""
-        async with asyncio.TaskGroup() as group:
-            reads = {position: group.create_task(self._fetch(ctx, chunk)) for position, chunk in stored.items()}
-        found = {position: read.result() for position, read in reads.items()}
-        fetched = {position: chunk for position, chunk in found.items() if chunk is not None}
-        ctx.metrics.count("bytes from chunk cache", sum(chunk.buffer.nbytes for chunk in fetched.values()))
+        store = self.cache.store
+        buffers = await ctx.transfers.read_files(
+            [(chunk.path, chunk.nbytes) for chunk in stored.values()], beside=store.root
+        )
+        fetched = {}
+        nbytes = 0
+        for (position, chunk), buffer in zip(stored.items(), buffers, strict=True):
+            if isinstance(buffer, PystachioError):
+                store.forget(chunk)
+            else:
+                fetched[position] = FetchedChunk(chunk, buffer)
+                nbytes += chunk.nbytes
+        ctx.metrics.count("bytes from chunk cache", nbytes)
         return fetched
 
     def decode(self, unit: Unit, position: int, fetched: FetchedChunk) -> Column | None:
@@ -109,16 +116,6 @@ class ChunkColumns:
 
     def _form(self, position: int, *, coded: bool) -> str:
         return _CODES if coded else _plain_form(self.bounds[position])
-
-    async def _fetch(self, ctx: Context, chunk: StoredChunk) -> FetchedChunk | None:
-        try:
-            (buffer,) = await ctx.transfers.read(chunk.path, [Extent(0, chunk.nbytes)], beside=self.cache.store.root)
-        except Cancelled:
-            raise
-        except PystachioError:
-            self.cache.store.forget(chunk)
-            return None
-        return FetchedChunk(chunk, buffer)
 
 
 def translated(column: DictionaryColumn, shared: SharedDictionary | None) -> Column:

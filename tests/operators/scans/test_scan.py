@@ -46,12 +46,10 @@ class CountingClient:
     def link(self, path: str) -> Link | None:
         return self.client.link(path)
 
-    async def read(
-        self, path: str, extents: Sequence[Extent], *, criticality: int = 0, beside: str | None = None
-    ) -> list[HostBuffer]:
+    async def read(self, path: str, extents: Sequence[Extent], *, criticality: int = 0) -> list[HostBuffer]:
         self.extents.extend(extents)
         self.reads += 1
-        return await self.client.read(path, extents, criticality=criticality, beside=beside)
+        return await self.client.read(path, extents, criticality=criticality)
 
     @property
     def nbytes(self) -> int:
@@ -342,13 +340,11 @@ async def test_a_failing_read_releases_everything(client: CountingClient, tmp_pa
         def link(self, path: str) -> Link | None:
             return client.link(path)
 
-        async def read(
-            self, path: str, extents: Sequence[Extent], *, criticality: int = 0, beside: str | None = None
-        ) -> list[HostBuffer]:
+        async def read(self, path: str, extents: Sequence[Extent], *, criticality: int = 0) -> list[HostBuffer]:
             self.reads += 1
             if self.reads > 3:
                 raise DataError("the disk said no")
-            return await client.read(path, extents, criticality=criticality, beside=beside)
+            return await client.read(path, extents, criticality=criticality)
 
     with pytest.raises(DataError, match="the disk said no"):
         await run(FailsLate(), scan_of(table, ["id", "text"]), batch_rows=GROUP)

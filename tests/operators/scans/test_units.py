@@ -56,15 +56,13 @@ class SlowDisks:
     def link(self, path: str) -> Link:
         return link_of(path)
 
-    async def read(
-        self, path: str, extents: Sequence[Extent], *, criticality: int = 0, beside: str | None = None
-    ) -> list[HostBuffer]:
+    async def read(self, path: str, extents: Sequence[Extent], *, criticality: int = 0) -> list[HostBuffer]:
         name = link_of(path).name
         self.under_way[name] = self.under_way.get(name, 0) + 1
         if len(self.under_way) == self.disks:
             self.all_busy.set()
         await self.all_busy.wait()
-        return await self.client.read(path, extents, criticality=criticality, beside=beside)
+        return await self.client.read(path, extents, criticality=criticality)
 
 
 async def test_all_disks_are_read_from_the_start(tmp_path: Path) -> None:
