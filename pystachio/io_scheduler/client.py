@@ -134,7 +134,8 @@ class TransferClient:
             try:
                 submissions.append(service.submit(self.plan_id, path, link, requests, 0, self.operator))
             except PystachioError as error:  # there is no descriptor, or no memory, for it
-                submissions.append(error)
+                # Its traceback would keep this call, and so the memory of the other files.
+                submissions.append(error.with_traceback(None))
         found: list[HostBuffer | PystachioError] = []
         try:
             for (_, nbytes), submission in zip(files, submissions, strict=True):
@@ -154,7 +155,7 @@ class TransferClient:
         except Cancelled:
             raise
         except PystachioError as error:
-            return error
+            return error.with_traceback(None)
         return HostBuffer(submission.buffers[0][:nbytes] if nbytes else _EMPTY)
 
     async def read_into(self, path: str, offset: int, destination: Buffer, *, criticality: int = 0) -> None:
