@@ -83,8 +83,9 @@ class TransferService(Protocol):
 class TransferClient:
     """One plan's transfers, or those of one operator of it; made by `IoSchedulerService.client`, used on its loop.
 
-    Every method raises the typed error of the file (NotFound, Unauthorized, DataError when it ends early), or Cancelled
-    once the plan was cancelled. A task that is cancelled while it waits ends when no device works for it any more.
+    Every method raises the typed error of the file (NotFound, Unauthorized, DataError when it ends early; `read_files`
+    only that of `beside`), or Cancelled once the plan was cancelled. A task that is cancelled while it waits ends when
+    no device works for it any more.
     """
 
     def __init__(self, service: TransferService, plan_id: str, operator: str = "") -> None:
@@ -123,7 +124,7 @@ class TransferClient:
     async def read_files(self, files: Sequence[tuple[str, int]], *, beside: str) -> list[HostBuffer | PystachioError]:
         """The first so many bytes of each file, all under way at once, for a part of what as many `read` cost. In the
         place of a file that cannot be read is its error. `beside` is a file or folder on the same disk as all of them:
-        to locate it once is enough."""
+        to locate it once is enough. Raises its error, and nothing is read, where that fails."""
         service = self._service
         link = service.known_link(beside) or await service.locate(beside)
         alignment = service.alignment(link)
@@ -141,21 +142,21 @@ class TransferClient:
             for (_, nbytes), submission in zip(files, submissions, strict=True):
                 found.append(await self._whole(submission, nbytes))
         except BaseException:
-            for left in submissions[len(found) :]:
-                if isinstance(left, Submission):
-                    await self._await_devices(left)
+            await self._give_up([left for left in submissions[len(found) :] if isinstance(left, Submission)])
             raise
         return found
 
     async def _whole(self, submission: Submission | PystachioError, nbytes: int) -> HostBuffer | PystachioError:
+        """What has been read. Whoever is cancelled meanwhile gives the submission up."""
         if isinstance(submission, PystachioError):
             return submission
         try:
-            await self._finish(submission)
+            await submission.ended
         except Cancelled:
             raise
         except PystachioError as error:
             return error.with_traceback(None)
+        self._note_consumed(submission)
         return HostBuffer(submission.buffers[0][:nbytes] if nbytes else _EMPTY)
 
     async def read_into(self, path: str, offset: int, destination: Buffer, *, criticality: int = 0) -> None:
@@ -187,31 +188,33 @@ class TransferClient:
             # Cancelling the task cancels this future, and nothing else.
             await submission.ended
         except asyncio.CancelledError:
-            if not submission.ended.cancelled():
-                # Both at once: the outcome counts as seen.
-                submission.ended.exception()
-                raise
-            await self._await_devices(submission)
+            await self._give_up([submission])
             raise
+        self._note_consumed(submission)
+
+    def _note_consumed(self, submission: Submission) -> None:
         if self._service.history.enabled:
             now = self._service.now()
             for transfer_id in submission.transfer_ids:
                 self._service.history.consumed(transfer_id, now)
 
-    async def _await_devices(self, submission: Submission) -> None:
+    async def _give_up(self, submissions: Sequence[Submission]) -> None:
         """Nobody wants the bytes any more, but the buffers are in use until the devices have let go of them."""
-        if submission.remaining == 0:
-            if not submission.ended.cancelled():
-                # The outcome counts as seen.
+        left = []
+        for submission in submissions:
+            if submission.remaining:
+                submission.ended = asyncio.get_running_loop().create_future()
+                self._service.abandon(submission)
+                left.append(submission.ended)
+            elif not submission.ended.cancelled():
+                # Both at once: the outcome counts as seen.
                 submission.ended.exception()
-            return
-        ended = submission.ended = asyncio.get_running_loop().create_future()
-        self._service.abandon(submission)
-        while not ended.done():
+        while not all(ended.done() for ended in left):
             with suppress(asyncio.CancelledError):
-                await asyncio.wait((ended,))
-        # Whoever asked has left; the outcome counts as seen.
-        ended.exception()
+                await asyncio.wait(left)
+        for ended in left:
+            # Whoever asked has left; the outcome counts as seen.
+            ended.exception()
 
 
 def as_bytes(destination: Buffer) -> Buffer:

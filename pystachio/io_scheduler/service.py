@@ -264,6 +264,7 @@ class IoSchedulerService:
         submission = Submission(plan_id, path, link, device, operator, self._loop.create_future(), len(requests))
         refusal = self._refusal(plan_id)
         if refusal is not None:
+            submission.remaining = 0
             submission.ended.set_exception(refusal)
         elif not requests:
             submission.ended.set_result(None)

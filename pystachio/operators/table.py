@@ -218,7 +218,7 @@ class Table:
         chunks = self.chunks(column)
         if not chunks.coded[chunks.decoded > 0].all():
             return False
-        return int(chunks.decoded.sum()) <= _MOST_CODE_BYTES * self.rows
+        return float(chunks.decoded.sum(dtype=np.float64)) <= _MOST_CODE_BYTES * self.rows
 
     def _is_byte_array(self, column: int) -> bool:
         """Arrow makes codes only of the Parquet type BYTE_ARRAY, not of its fixed-length sibling."""

@@ -51,7 +51,7 @@ def distinct_from_chunks(chunks: ColumnChunks, type_: pa.DataType, run: CountedR
     filled = np.flatnonzero(chunks.has_values)
     if not len(filled):
         return 0.0
-    rows = float(chunks.values[filled].sum())
+    rows = float(chunks.values[filled].sum(dtype=np.float64))
     limits = _limits(chunks, filled, type_)
     span = None if limits is None else limits.span
     most = rows if span is None else min(rows, span)
@@ -101,7 +101,7 @@ def _limits(chunks: ColumnChunks, filled: np.ndarray, type_: pa.DataType) -> _Li
         highs = np.array([float(each.high) for each in known])
     width = float(highs.max()) - float(lows.min())
     most = float(len(filled))
-    if not width or math.isinf(width):
+    if not width or not math.isfinite(width):
         return _Limits(1.0 if not width and ranges is not None else None, most)
     within = float((highs.astype(np.float64) - lows.astype(np.float64)).sum())
     return _Limits(width + 1.0 if ranges is not None else None, min(most, max(1.0, within / width)))

@@ -8,8 +8,10 @@ from __future__ import annotations
 import threading
 from collections import OrderedDict
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
+import numpy as np
 import pyarrow as pa
 
 from pystachio.errors import PystachioError
@@ -180,7 +182,8 @@ class TableFacts:
 
     def expect(self, columns: Iterable[tuple[str, int]]) -> None:
         """`StatisticsCache.expect`, for what the estimator will ask about predicates over these columns."""
-        self.cache.expect((self.tables[table], column) for table, column in columns)
+        with suppress(PystachioError):  # whoever asks is told
+            self.cache.expect((self.tables[table], column) for table, column in columns)
 
     def matching(self, table: str, columns: tuple[int, ...], predicate: Expression) -> float | None:
         """The share of the sample's rows for which `predicate` over `columns` is true; None when it cannot be tried.
@@ -208,7 +211,7 @@ def column_statistics(table: Table, column: int, run: CountedRun | None = None) 
     return ColumnStatistics(
         low=low,
         high=high,
-        nulls=int(chunks.nulls.sum()) if (chunks.nulls >= 0).all() else None,
+        nulls=sum(chunks.nulls.tolist()) if (chunks.nulls >= 0).all() else None,
         distinct=distinct_from_chunks(chunks, type_, run),
-        average_bytes=float(chunks.decoded.sum()) / max(1, table.rows),
+        average_bytes=float(chunks.decoded.sum(dtype=np.float64)) / max(1, table.rows),
     )

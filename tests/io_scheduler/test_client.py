@@ -6,7 +6,8 @@ import asyncio
 import os
 import subprocess
 import sys
-from collections.abc import AsyncIterator
+import threading
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -21,7 +22,7 @@ from hypothesis import strategies as st
 from pystachio.errors import Cancelled, DataError, InternalError, NotFound, PystachioError
 from pystachio.io_scheduler.client import TransferClient
 from pystachio.io_scheduler.core.request import Extent, PathTaken, PriorityClass
-from pystachio.io_scheduler.devices import choose
+from pystachio.io_scheduler.devices import ChunkEnd, ChunkRequest, choose
 from pystachio.io_scheduler.devices.posix import PosixDevice
 from pystachio.io_scheduler.service import IoSchedulerService
 
@@ -164,6 +165,47 @@ async def test_a_file_that_cannot_be_read_stands_for_itself(path: str, tmp_path:
             await client.read_files(wanted, beside=str(tmp_path))
         del found
         assert service.statistics().buffers.blocks == 0
+        service.close_plan("p")
+        async with asyncio.timeout(10):
+            with pytest.raises(Cancelled, match="closed"):
+                await client.read_files(wanted, beside=str(tmp_path))
+
+
+async def test_cancelled_reads_of_files_start_no_more(tmp_path: Path) -> None:
+    """All are given up at once, not one after the other."""
+    wanted = []
+    for number in range(24):
+        (tmp_path / str(number)).write_bytes(CONTENT[:60_000])
+        wanted.append((str(tmp_path / str(number)), 60_000))
+    begun = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    started: list[str] = []
+    go_on = threading.Event()
+
+    class Held(PosixDevice):
+        def start(self, request: ChunkRequest, ended: Callable[[ChunkEnd], None]) -> None:
+            started.append(request.file.path)
+            begun.set()
+
+            def end(outcome: ChunkEnd) -> None:
+                go_on.wait(10)
+                loop.call_soon_threadsafe(ended, outcome)
+
+            super().start(request, end)
+
+    service = IoSchedulerService(open_device=lambda link: Held(threads=1, window_bytes=1 << 16, chunk_bytes=1 << 16))
+    await service.start()
+    task = asyncio.create_task(service.client("p", PriorityClass.NORMAL).read_files(wanted, beside=str(tmp_path)))
+    await begun.wait()
+    before = len(started)
+    task.cancel()
+    for _ in range(20):
+        await asyncio.sleep(0)
+    go_on.set()
+    await asyncio.wait([task])
+    assert task.cancelled()
+    assert len(started) == before < 24
+    await service.stop()
 
 
 async def test_cancelled_reads_of_files_leave_nothing(tmp_path: Path) -> None:

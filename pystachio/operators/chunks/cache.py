@@ -153,7 +153,7 @@ class ChunkCache:
         while True:
             self._came.clear()
             while self._expected:
-                await self._ctx.stream.run(self._prepare, self._expected.popleft())
+                await self._look_ahead(self._expected.popleft())
             while self._waiting:
                 together = self._next()
                 try:
@@ -163,6 +163,14 @@ class ChunkCache:
                     self._done(together)
                     del together
             await self._came.wait()
+
+    async def _look_ahead(self, file: ParquetFile) -> None:
+        """A failure ends writing, as in `_write`."""
+        try:
+            await self._ctx.stream.run(self._prepare, file)
+        except Exception as error:
+            if threading.main_thread().is_alive():
+                self._stop(error)
 
     def _next(self) -> list[_Waiting]:
         """A few of those that wait: what is done for all at once costs the loop less."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import NamedTuple
@@ -12,7 +12,7 @@ from typing import NamedTuple
 import torch
 import xxhash
 
-from pystachio.errors import PystachioError
+from pystachio.errors import Cancelled, PystachioError
 from pystachio.io_scheduler.client import HostBuffer
 from pystachio.operators.arrow import dictionary_to_arrow
 from pystachio.operators.chunks.cache import USUAL_RATE, ChunkCache
@@ -68,9 +68,14 @@ class ChunkColumns:
     async def fetch(self, ctx: Context, stored: Mapping[int, StoredChunk]) -> dict[int, FetchedChunk]:
         """Their bytes, by position, without those that turn out to be missing: Parquet has them."""
         store = self.cache.store
-        buffers = await ctx.transfers.read_files(
-            [(chunk.path, chunk.nbytes) for chunk in stored.values()], beside=store.root
-        )
+        files = [(chunk.path, chunk.nbytes) for chunk in stored.values()]
+        buffers: Sequence[HostBuffer | PystachioError]
+        try:
+            buffers = await ctx.transfers.read_files(files, beside=store.root)
+        except Cancelled:
+            raise
+        except PystachioError as error:  # the whole folder is gone
+            buffers = [error] * len(files)
         fetched = {}
         nbytes = 0
         for (position, chunk), buffer in zip(stored.items(), buffers, strict=True):

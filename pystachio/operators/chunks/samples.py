@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
+from itertools import repeat
 from weakref import WeakSet
 
+from pystachio.errors import PystachioError
 from pystachio.io_scheduler.client import HostBuffer
 from pystachio.operators.chunks.cache import ChunkCache
 from pystachio.operators.chunks.format import NotUsable, decode
@@ -13,6 +15,8 @@ from pystachio.operators.chunks.place import ChunkPlace
 from pystachio.operators.chunks.store import StoredChunk
 from pystachio.operators.column import Column
 from pystachio.operators.table import ParquetFile
+
+MOST_BYTES_AT_ONCE = 32 << 20
 
 _SECONDS_PER_GROUP = 1e-3
 """What it costs to read some rows of another row group, beside its bytes: a request of its own, and its headers."""
@@ -31,14 +35,23 @@ class ChunkSamples:
         self._seen: WeakSet[ParquetFile] = WeakSet()
 
     def find(self, places: Sequence[ChunkPlace]) -> list[Column | None]:
-        """What is kept there, read at once; None where it is missing or broken: Parquet has it."""
+        """What is kept there, read at once; None where it is missing or broken: Parquet has it. Of more than
+        `MOST_BYTES_AT_ONCE` the rest is left out, too."""
         for file in {id(place.file): place.file for place in places}.values():
             self._look(file)
         chunks = [self._cache.store.find(place) for place in places]
+        nbytes = 0
+        for number, chunk in enumerate(chunks):
+            nbytes += 0 if chunk is None else chunk.nbytes
+            if number and nbytes > MOST_BYTES_AT_ONCE:
+                chunks[number] = None
         wanted = [chunk for chunk in chunks if chunk is not None]
         if not wanted:
             return [None] * len(places)
-        buffers = iter(self._fetch([(chunk.path, chunk.nbytes) for chunk in wanted], self._cache.store.root))
+        try:
+            buffers = iter(self._fetch([(chunk.path, chunk.nbytes) for chunk in wanted], self._cache.store.root))
+        except PystachioError:  # the whole folder is gone
+            buffers = repeat(None)
         return [None if chunk is None else self._decoded(chunk, next(buffers)) for chunk in chunks]
 
     def _look(self, file: ParquetFile) -> None:

@@ -23,6 +23,7 @@ Encode = Callable[[bytes], Statistic | None]
 
 _TIME_UNITS = {"milliseconds": "ms", "microseconds": "us", "nanoseconds": "ns"}
 _INTEGER_BYTES = {"BOOLEAN": 1, "INT32": 4, "INT64": 8}
+_MOST_DECIMAL_BYTES = 32
 _FLOATS = {"FLOAT": struct.Struct("<f"), "DOUBLE": struct.Struct("<d")}
 
 
@@ -164,4 +165,4 @@ def _little_endian(width: int, modulus: int | None) -> Encode:
 
 
 def _big_endian(raw: bytes) -> int | None:
-    return int.from_bytes(raw, "big", signed=True) if raw else None
+    return int.from_bytes(raw, "big", signed=True) if 0 < len(raw) <= _MOST_DECIMAL_BYTES else None

@@ -61,7 +61,7 @@ class Unit:
         type_ = self.file.fields[column].type
         if pa.types.is_string(type_) or pa.types.is_binary(type_):
             decoded = self.file.chunks(column).decoded[list(self.groups)]
-            return int(decoded.sum()) + self.rows * _OFFSET_BYTES
+            return int(sum(decoded.tolist())) + self.rows * _OFFSET_BYTES
         return self.rows * -(-type_.bit_width // 8) if type_ != pa.null() else self.rows
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -97,6 +98,19 @@ def test_samples_that_are_kept_are_read_at_once(tables: Path, tmp_path: Path, mo
     asked.clear()
     assert planned(tables, tmp_path / "cache") == first
     assert len(asked) > 1, "what is not there is taken one by one"
+
+
+def test_the_whole_folder_may_be_removed_while_a_session_is_open(tables: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "cache"
+    first = planned(tables, folder, wait=True)
+    with pystachio.connect(threads=2, chunk_cache_dir=str(folder), chunk_cache_bytes=64 << 20) as session:
+        for name in ("t", "u"):
+            session.register(name, tables / name)
+        session.explain("select count(*) from t where k < 7")
+        shutil.rmtree(folder)
+        for _ in range(2):
+            assert session.explain(SQL) == first
+            assert session.sql(SQL).to_arrow().num_rows == 1
 
 
 @pytest.mark.parametrize("damage", ["changed", "truncated", "removed"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -23,6 +24,7 @@ from pystachio.operators.parquet.column_chunks import (
 )
 from pystachio.operators.parquet.statistics import statistics_reader
 from pystachio.operators.table import parquet_fields
+from pystachio.planner.distinct import distinct_from_chunks
 from tests.operators.parquet.test_footer_chunks import COPIED, WRITTEN, number, one_chunk, struct, written
 from tests.operators.parquet_sources import every_type, open_file, open_table, reading, write
 
@@ -171,6 +173,17 @@ async def test_chunks_of_several_files(tmp_path: Path) -> None:
             lows = [chunks.limits[0] for chunks in alone]
             assert together.limits[0] == (None if None in lows else min(lows)), field.name  # type: ignore[type-var]
         assert len(joined([])) == 0
+
+
+@pytest.mark.parametrize("values", [["inf"], ["inf", "-inf"], ["-inf"], ["nan"], ["1", "inf"]])
+async def test_distinct_values_of_infinite_numbers(tmp_path: Path, values: list[str]) -> None:
+    numbers = pa.array([float(values[i % len(values)]) for i in range(20)])
+    async with reading() as client:
+        table = await open_table(client, write(pa.table({"a": numbers}), tmp_path / "t.parquet", row_group_size=5))
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            distinct = distinct_from_chunks(table.chunks(0), pa.float64())
+        assert distinct is None or 0 <= distinct <= 20
 
 
 def test_limits_of_chunks_that_do_not_tell() -> None:

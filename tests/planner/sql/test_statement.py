@@ -201,6 +201,7 @@ def test_a_table_is_found_however_it_is_written(name: str, written: str) -> None
     planner = SqlPlanner({**others, name: ORDERS})
     assert planner.plan("select 1 as one").substrait
     assert planner.plan(f"select count(*) from {written}").substrait
+    assert SqlPlanner({name: ORDERS}).plan(f"select count(*) from {written} --{' ' * (1 << 18)}").substrait
     with pytest.raises(NotFound, match="no table named elsewhere"):
         planner.plan("select count(*) from elsewhere")
 
