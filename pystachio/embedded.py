@@ -184,8 +184,8 @@ class EmbeddedNode:
 
         return self._host.call(read()).result()
 
-    def fetch_all(self, files: Sequence[tuple[str, int]], beside: str) -> list[HostBuffer | None]:
-        """The whole of files of so many bytes on one disk, read at once; None for one that cannot be read."""
+    def fetch_all(self, files: Sequence[tuple[str, int]], beside: str) -> Callable[[], list[HostBuffer | None]]:
+        """`operators.chunks.samples.FetchAll`."""
 
         catalog = self._catalog()
 
@@ -193,7 +193,7 @@ class EmbeddedNode:
             found = await self._transfers.client(*catalog).read_files(files, beside=beside)
             return [None if isinstance(buffer, PystachioError) else buffer for buffer in found]
 
-        return self._host.call(read()).result()
+        return self._host.call(read()).result
 
     @property
     def samples(self) -> ChunkSamples | None:

@@ -6,7 +6,7 @@ NULL follows SQL's three-valued logic. Types are normalised Arrow types (`column
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from enum import StrEnum
 from math import copysign
 from operator import is_not
@@ -162,15 +162,14 @@ def with_children(expression: Expression, operands: tuple[Expression, ...]) -> E
     match expression:
         case FieldReference() | Literal() | ScalarSubquery():
             return expression
-        case Call():
-            return replace(expression, arguments=operands)
-        case Cast():
-            return replace(expression, operand=operands[0])
-        case IfThen():
-            clauses = tuple(zip(operands[:-1:2], operands[1:-1:2], strict=True))
-            return replace(expression, clauses=clauses, otherwise=operands[-1])
-        case InList():
-            return replace(expression, operand=operands[0], options=operands[1:])
+        case Call(function=function, type=type_):
+            return Call(function, operands, type_)
+        case Cast(type=type_, null_on_failure=null_on_failure):
+            return Cast(operands[0], type_, null_on_failure)
+        case IfThen(type=type_):
+            return IfThen(tuple(zip(operands[:-1:2], operands[1:-1:2], strict=True)), operands[-1], type_)
+        case InList(type=type_):
+            return InList(operands[0], operands[1:], type_)
 
 
 def fields_of(expression: Expression) -> frozenset[int]:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Protocol, assert_never
 
 from pystachio.operators.column import Bounds
@@ -39,7 +39,7 @@ from pystachio.planner.logical import (
     UnionAll,
     Values,
 )
-from pystachio.planner.profiles import ColumnProfile, Estimate, groups, plausible
+from pystachio.planner.profiles import ColumnProfile, Estimate, Profiles, groups, plausible
 from pystachio.planner.selectivity import selectivity
 
 _UNKNOWN_DISTINCT_SHARE = 0.1
@@ -134,13 +134,14 @@ class Estimator:
     def _read(self, read: Read, predicate: Expression | None) -> Estimate:
         total = max(1.0, float(self.table_rows(read.table)))
         source = next(self._sources)
-        columns = tuple(self._base_profile(read.table, position, source, total) for position in read.columns)
+        columns = Profiles(
+            len(read.columns), lambda index: self._base_profile(read.table, read.columns[index], source, total)
+        )
         base = Estimate(total, columns)
         if predicate is None:
             return base
         share = self._matching(read, predicate, columns)
-        kept = base.with_rows(total * share)
-        return replace(kept, columns=self._narrowed(read, predicate, columns, kept))
+        return self._narrowed(read, predicate, columns, base.with_rows(total * share))
 
     def _base_profile(self, table: str, position: int, source: int, rows: float) -> ColumnProfile:
         facts = self._facts.column(table, position)
@@ -169,27 +170,28 @@ class Estimator:
             self._measured[key] = self._facts.matching(read.table, used, over_used)
         return self._measured[key]
 
-    def _narrowed(
-        self, read: Read, predicate: Expression, base: Sequence[ColumnProfile], kept: Estimate
-    ) -> tuple[ColumnProfile, ...]:
+    def _narrowed(self, read: Read, predicate: Expression, base: Sequence[ColumnProfile], kept: Estimate) -> Estimate:
         """A predicate on one column alone takes values out of its domain, not only rows."""
-        columns = list(kept.columns)
+        of_column: dict[int, list[Expression]] = {}
         for part in conjuncts(predicate):
             fields = fields_of(part)
-            if len(fields) != 1:
-                continue
-            (index,) = fields
-            profile = columns[index]
-            values = _pinned(part)
-            if math.isinf(values) and profile.bounds is not None:
-                values = profile.domain * self._matching(read, part, base)
-            values = max(1.0, min(values, profile.domain))
-            columns[index] = replace(
-                profile,
-                distinct=min(profile.distinct, values),
-                narrowing=min(profile.narrowing, values / profile.domain),
-            )
-        return tuple(columns)
+            if len(fields) == 1:
+                of_column.setdefault(min(fields), []).append(part)
+
+        def work_out(index: int) -> ColumnProfile:
+            profile = kept.columns[index]
+            for part in of_column.get(index, ()):
+                values = _pinned(part)
+                if math.isinf(values) and profile.bounds is not None:
+                    values = profile.domain * self._matching(read, part, base)
+                values = max(1.0, min(values, profile.domain))
+                profile = profile._replace(
+                    distinct=min(profile.distinct, values),
+                    narrowing=min(profile.narrowing, values / profile.domain),
+                )
+            return profile
+
+        return Estimate(kept.rows, Profiles(len(kept.columns), work_out, (kept.columns,)))
 
     def _values(self, plan: Values) -> Estimate:
         rows = plausible(len(plan.rows))
@@ -201,8 +203,11 @@ class Estimator:
         return Estimate(rows, tuple(profiles))
 
     def _project(self, plan: Project) -> Estimate:
-        source = self.estimate(plan.input)
-        return Estimate(source.rows, tuple(self._computed(e, source) for e in plan.expressions))
+        source, expressions = self.estimate(plan.input), plan.expressions
+        columns = Profiles(
+            len(expressions), lambda index: self._computed(expressions[index], source), (source.columns,)
+        )
+        return Estimate(source.rows, columns)
 
     def _computed(self, expression: Expression, source: Estimate) -> ColumnProfile:
         if isinstance(expression, FieldReference):
@@ -219,7 +224,7 @@ class Estimator:
         rows = sum(groups([keys[position] for position in chosen], source.rows) if chosen else 1.0 for chosen in sets)
         number = next(self._sources)
         source_rows = max(rows, keys[0].domain) if len(keys) == 1 else max(1.0, rows)
-        profiles = [replace(k, distinct=min(k.distinct, rows), source=number, source_rows=source_rows) for k in keys]
+        profiles = [k._replace(distinct=min(k.distinct, rows), source=number, source_rows=source_rows) for k in keys]
         computed = ColumnProfile(max(1.0, rows / 2), max(1.0, rows / 2), number, source_rows)
         profiles += [computed] * (len(plan.schema) - len(keys))
         return Estimate(rows, tuple(profiles))
@@ -228,13 +233,15 @@ class Estimator:
         parts = [self.estimate(part) for part in plan.inputs]
         rows = plausible(sum(part.rows for part in parts))
         number = next(self._sources)
-        profiles = []
-        for same in zip(*(part.columns for part in parts), strict=True):
+
+        def work_out(index: int) -> ColumnProfile:
+            same = [part.columns[index] for part in parts]
             domain = max(column.domain for column in same)
             distinct = min(rows, max(column.distinct for column in same))
             nulls = sum(column.nulls * part.rows for column, part in zip(same, parts, strict=True)) / rows
-            profiles.append(ColumnProfile(distinct, max(domain, distinct), number, max(1.0, rows), nulls))
-        return Estimate(rows, tuple(profiles))
+            return ColumnProfile(distinct, max(domain, distinct), number, max(1.0, rows), nulls)
+
+        return Estimate(rows, Profiles(len(plan.schema), work_out, [part.columns for part in parts]))
 
 
 def _pinned(predicate: Expression) -> float:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import NamedTuple, overload
 
 from pystachio.operators.column import Bounds
 
@@ -15,8 +15,11 @@ _KEY_TOLERANCE = 0.95
 """A column with this share of distinct values in its relation counts as a key of it: distinct counts are estimates."""
 
 
-@dataclass(frozen=True, slots=True)
-class ColumnProfile:
+_DEEPEST = 64
+"""Profiles that wait for others that wait for others: more would come near the interpreter's limit of calls."""
+
+
+class ColumnProfile(NamedTuple):
     """One field of an estimated output.
 
     `distinct`: expected distinct values among the output's rows. `domain`: distinct values before other predicates and
@@ -41,20 +44,71 @@ class ColumnProfile:
         return self.domain >= _KEY_TOLERANCE * self.source_rows
 
 
-@dataclass(frozen=True, slots=True)
-class Estimate:
+class Profiles(Sequence[ColumnProfile]):
+    """Profiles that are worked out when somebody asks for one: of most fields of a plan nobody does.
+
+    `work_out` is asked for each position once at most, and may ask the profiles that these are made `of`.
+    """
+
+    __slots__ = ("_depth", "_known", "_work_out")
+
+    def __init__(
+        self, count: int, work_out: Callable[[int], ColumnProfile], of: Iterable[Sequence[ColumnProfile]] = ()
+    ) -> None:
+        self._known: list[ColumnProfile | None] = [None] * count
+        self._work_out = work_out
+        self._depth: int = 1 + max((each._depth for each in of if isinstance(each, Profiles)), default=0)
+        if self._depth > _DEEPEST:
+            self._known[:] = map(work_out, range(count))
+            self._depth = 0
+
+    def __len__(self) -> int:
+        return len(self._known)
+
+    @overload
+    def __getitem__(self, index: int) -> ColumnProfile: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> tuple[ColumnProfile, ...]: ...
+
+    def __getitem__(self, index: int | slice) -> ColumnProfile | tuple[ColumnProfile, ...]:
+        if isinstance(index, slice):
+            return tuple(self[position] for position in range(*index.indices(len(self))))
+        known = self._known[index]
+        if known is None:
+            known = self._known[index] = self._work_out(index if index >= 0 else index + len(self._known))
+        return known
+
+    def __iter__(self) -> Iterator[ColumnProfile]:
+        return map(self.__getitem__, range(len(self._known)))
+
+
+class Estimate(NamedTuple):
     """Expected `rows` (`plausible`: above 0 and finite) and a profile per field."""
 
     rows: float
-    columns: tuple[ColumnProfile, ...]
+    columns: Sequence[ColumnProfile]
 
     def with_rows(self, rows: float) -> Estimate:
         """The same fields when a predicate or join that is independent of them leaves `rows` rows."""
         rows = plausible(rows)
-        if rows >= self.rows:
-            return replace(self, rows=rows)
-        kept = tuple(replace(c, distinct=shrink(c.distinct, self.rows, rows)) for c in self.columns)
-        return Estimate(rows, kept)
+        before, columns = self
+        if rows >= before:
+            return Estimate(rows, columns)
+
+        def shrunk(index: int) -> ColumnProfile:
+            column = columns[index]
+            return column._replace(distinct=shrink(column.distinct, before, rows))
+
+        return Estimate(rows, Profiles(len(columns), shrunk, (columns,)))
+
+
+def side_by_side(left: Sequence[ColumnProfile], right: Sequence[ColumnProfile]) -> Profiles:
+    """The fields of both."""
+    width = len(left)
+    return Profiles(
+        width + len(right), lambda index: left[index] if index < width else right[index - width], (left, right)
+    )
 
 
 def plausible(rows: float) -> float:

@@ -66,8 +66,8 @@ def choose_runs(table: Table, rows: int = SAMPLE_ROWS) -> tuple[SampledRun, ...]
 class KeptSamples(Protocol):
     """Where samples outlive the process that took them."""
 
-    def find(self, places: Sequence[ChunkPlace]) -> list[Column | None]:
-        """What is kept there; None where nothing is."""
+    def ask(self, places: Sequence[ChunkPlace]) -> Callable[[], list[Column | None]]:
+        """Begin to read what is kept there. What is returned waits for it; None where nothing is."""
         ...
 
     def offer(self, place: ChunkPlace, column: Column, *, source_bytes: int, seconds: float) -> None:
@@ -83,16 +83,24 @@ def read_column(
     return concat(parts) if parts else all_null(table.schema[column].type, 0, torch.device("cpu"))
 
 
-def kept_columns(wanted: Sequence[tuple[Table, int, Sequence[SampledRun]]], kept: KeptSamples) -> list[Column | None]:
-    """The sampled rows of columns, read at once; None where not all of them are kept."""
+def ask_kept(
+    wanted: Sequence[tuple[Table, int, Sequence[SampledRun]]], kept: KeptSamples
+) -> Callable[[], list[Column | None]]:
+    """Begin to read the sampled rows of columns, all at once. What is returned waits for them; None where not all of a
+    column are kept."""
     places = [[_place(table, column, of_file) for of_file in _by_file(runs)] for table, column, runs in wanted]
-    found = iter(kept.find([place for of_column in places for place in of_column]))
-    columns = []
-    for of_column in places:
-        parts = [next(found) for _ in of_column]
-        there = [part for part in parts if part is not None]
-        columns.append(concat(there) if there and len(there) == len(parts) else None)
-    return columns
+    ended = kept.ask([place for of_column in places for place in of_column])
+
+    def wait() -> list[Column | None]:
+        found = iter(ended())
+        columns = []
+        for of_column in places:
+            parts = [next(found) for _ in of_column]
+            there = [part for part in parts if part is not None]
+            columns.append(concat(there) if there and len(there) == len(parts) else None)
+        return columns
+
+    return wait
 
 
 def _sampled_from(
@@ -102,7 +110,7 @@ def _sampled_from(
     if kept is None:
         return concat(list(_parts(table, column, runs, fetch)))
     place = _place(table, column, runs)
-    (found,) = kept.find([place])
+    (found,) = kept.ask([place])()
     if found is None:
         started = time.thread_time()
         found = concat(list(_parts(table, column, runs, fetch)))

@@ -108,17 +108,26 @@ def _union_of(reads: list[Read]) -> Read:
 
 def unify(query: Query) -> Query:
     """The same query in which equal sub-plans are the same object."""
+    alone: dict[tuple[Any, ...], LogicalPlan] = {}
+    """By kind and inputs: the only one so far. Most have none like them, and hashing their expressions is slow."""
     known: dict[tuple[Any, ...], LogicalPlan] = {}
 
     def visit(plan: LogicalPlan) -> LogicalPlan:
-        inputs = tuple(visit(part) for part in inputs_of(plan))
-        own = tuple(getattr(plan, f.name) for f in fields(plan) if f.name not in ("input", "inputs", "left", "right"))
-        key = (type(plan), tuple(id(part) for part in inputs), own)
-        if key not in known:
-            known[key] = with_inputs(plan, inputs)
-        return known[key]
+        inputs = tuple([visit(part) for part in inputs_of(plan)])
+        made = with_inputs(plan, inputs)
+        kind = (type(plan), plan.table) if isinstance(plan, Read) else (type(plan), *map(id, inputs))
+        first = alone.setdefault(kind, made)
+        if first is made:
+            return made
+        known.setdefault((kind, _own(first)), first)
+        return known.setdefault((kind, _own(made)), made)
 
     return Query(visit(query.root), tuple(visit(scalar) for scalar in query.scalars))
+
+
+def _own(plan: LogicalPlan) -> tuple[Any, ...]:
+    """All of it but its inputs."""
+    return tuple([getattr(plan, f.name) for f in fields(plan) if f.name not in ("input", "inputs", "left", "right")])
 
 
 def shared_plans(query: Query, estimator: Estimator) -> dict[int, int]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -28,9 +28,9 @@ from pystachio.planner.sample import (
     Fetch,
     KeptSamples,
     SampledRun,
+    ask_kept,
     choose_runs,
     count_run,
-    kept_columns,
     read_column,
 )
 
@@ -110,22 +110,29 @@ class StatisticsCache:
         sampled = tuple(self._sampled_column(table, column, runs) for column in columns)
         return Batch(sampled, sum(run.count for run in runs), None)
 
-    def expect(self, columns: Iterable[tuple[Table, int]]) -> None:
-        """Samples of these columns will be asked for: those of them that are kept are read at once."""
+    def expect(self, columns: Iterable[tuple[Table, int]]) -> Callable[[], None] | None:
+        """Samples of these columns will be asked for: those of them that are kept begin to be read, all at once. What
+        is returned waits until they are there."""
         if self._kept is None:
-            return
+            return None
         with self._lock:
             missing = {
                 (table.version, column): table
                 for table, column in columns
                 if (table.version, column) not in self._samples
             }
-        if len(missing) < 2:
-            return
-        wanted = [(table, column, self._sampled_runs(table)) for (_, column), table in missing.items()]
-        for key, found in zip(missing, kept_columns(wanted, self._kept), strict=True):
-            if found is not None:
-                self._keep(key, found)
+        if not missing:
+            return None
+        ended = ask_kept(
+            [(table, column, self._sampled_runs(table)) for (_, column), table in missing.items()], self._kept
+        )
+
+        def wait() -> None:
+            for key, found in zip(missing, ended(), strict=True):
+                if found is not None:
+                    self._keep(key, found)
+
+        return wait
 
     def facts(self, tables: Mapping[str, Table]) -> TableFacts:
         """What the estimator asks (`planner.cardinality.TableFacts`), about these tables."""
@@ -161,21 +168,22 @@ class StatisticsCache:
                 self._sample_bytes -= column_nbytes(dropped)
 
 
-@dataclass(frozen=True, slots=True)
 class TableFacts:
-    """The statistics of a catalog's tables by name."""
+    """The statistics of a catalog's tables by name, for one plan."""
 
-    cache: StatisticsCache
-    tables: Mapping[str, Table]
+    def __init__(self, cache: StatisticsCache, tables: Mapping[str, Table]) -> None:
+        self._cache = cache
+        self._tables = tables
+        self._expected: Callable[[], None] | None = None
 
     def rows(self, table: str) -> int:
-        return self.tables[table].rows
+        return self._tables[table].rows
 
     def column(self, table: str, column: int) -> ColumnFacts:
-        held = self.tables[table]
+        held = self._tables[table]
         if pa.types.is_nested(held.schema[column].type):
             return ColumnFacts()
-        known = self.cache.column(held, column)
+        known = self._cache.column(held, column)
         nulls = 0.0 if known.nulls is None or not held.rows else known.nulls / held.rows
         bounds = (known.low, known.high) if isinstance(known.low, int) and isinstance(known.high, int) else None
         return ColumnFacts(known.distinct, nulls, bounds)
@@ -183,7 +191,7 @@ class TableFacts:
     def expect(self, columns: Iterable[tuple[str, int]]) -> None:
         """`StatisticsCache.expect`, for what the estimator will ask about predicates over these columns."""
         with suppress(PystachioError):  # whoever asks is told
-            self.cache.expect((self.tables[table], column) for table, column in columns)
+            self._expected = self._cache.expect((self._tables[table], column) for table, column in columns)
 
     def matching(self, table: str, columns: tuple[int, ...], predicate: Expression) -> float | None:
         """The share of the sample's rows for which `predicate` over `columns` is true; None when it cannot be tried.
@@ -194,7 +202,10 @@ class TableFacts:
         if any(isinstance(node, ScalarSubquery) for node in walk(predicate)):
             return None
         try:
-            sample = self.cache.sample(self.tables[table], columns)
+            if self._expected is not None:
+                expected, self._expected = self._expected, None
+                expected()
+            sample = self._cache.sample(self._tables[table], columns)
             if not sample.length:
                 return None
             rows = select(predicate, sample)

@@ -10,7 +10,7 @@ from pystachio.operators.batch import Field
 from pystachio.operators.expressions import AggregateCall, Call, Expression, FieldReference, InList, JoinKind, Literal
 from pystachio.planner.cardinality import ColumnFacts, Estimator
 from pystachio.planner.logical import Aggregate, Filter, Join, Limit, LogicalPlan, Project, Read, UnionAll, Values
-from pystachio.planner.profiles import ColumnProfile, Estimate, shrink
+from pystachio.planner.profiles import ColumnProfile, Estimate, Profiles, shrink
 from pystachio.planner.selectivity import selectivity
 
 INTEGER = pa.int64()
@@ -189,3 +189,39 @@ def test_guessed_selectivity(predicate: Expression, share: float) -> None:
     guessed = selectivity(predicate, (COLUMN,))
     assert guessed > 0
     assert math.isclose(guessed, share, abs_tol=1e-5)
+
+
+def test_a_profile_is_worked_out_once_and_only_when_asked_for() -> None:
+    asked: list[int] = []
+
+    def work_out(index: int) -> ColumnProfile:
+        asked.append(index)
+        return COLUMN._replace(distinct=float(index + 1))
+
+    estimate = Estimate(100.0, Profiles(3, work_out)).with_rows(50.0)
+    assert asked == []
+    assert estimate.columns[-1] is estimate.columns[2]
+    assert asked == [2]
+    assert [column.distinct for column in estimate.columns[:2]] == pytest.approx([1.0, 2.0])
+    assert sorted(asked) == [0, 1, 2]
+    with pytest.raises(IndexError):
+        estimate.columns[3]
+
+
+def test_profiles_of_profiles_do_not_wait_for_a_thousand_others() -> None:
+    estimate = Estimate(1e6, (COLUMN,))
+    for _ in range(20_000):
+        estimate = estimate.with_rows(estimate.rows - 1)
+    assert 1.0 <= estimate.columns[0].distinct <= COLUMN.distinct
+
+
+def test_a_join_asks_about_its_keys_only() -> None:
+    asked: list[tuple[str, int]] = []
+
+    class Noting(Shop):
+        def column(self, table: str, column: int) -> ColumnFacts:
+            asked.append((table, column))
+            return super().column(table, column)
+
+    assert Estimator(Noting()).rows(join(read("line"), read("orders"), 0, 0)) > 0
+    assert sorted(asked) == [("line", 0), ("orders", 0)]

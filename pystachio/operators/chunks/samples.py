@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import repeat
 from weakref import WeakSet
 
@@ -16,6 +16,10 @@ from pystachio.operators.chunks.store import StoredChunk
 from pystachio.operators.column import Column
 from pystachio.operators.table import ParquetFile
 
+FetchAll = Callable[[Sequence[tuple[str, int]], str], Callable[[], Sequence[HostBuffer | None]]]
+"""Begins to read the whole of files of so many bytes, on the disk of the folder that is named last; what it returns
+waits for them. None stands for one that cannot be read."""
+
 MOST_BYTES_AT_ONCE = 32 << 20
 
 _SECONDS_PER_GROUP = 1e-3
@@ -23,20 +27,17 @@ _SECONDS_PER_GROUP = 1e-3
 
 
 class ChunkSamples:
-    """`planner.sample.KeptSamples`. Safe for several threads; blocking. `fetch` reads the whole of files of so many
-    bytes, on the disk of the folder that is named last; None stands for one that cannot be read."""
+    """`planner.sample.KeptSamples`. Safe for several threads; blocking."""
 
-    def __init__(
-        self, cache: ChunkCache, fetch: Callable[[Sequence[tuple[str, int]], str], Sequence[HostBuffer | None]]
-    ) -> None:
+    def __init__(self, cache: ChunkCache, fetch: FetchAll) -> None:
         self._cache = cache
         self._fetch = fetch
         self._lock = threading.Lock()
         self._seen: WeakSet[ParquetFile] = WeakSet()
 
-    def find(self, places: Sequence[ChunkPlace]) -> list[Column | None]:
-        """What is kept there, read at once; None where it is missing or broken: Parquet has it. Of more than
-        `MOST_BYTES_AT_ONCE` the rest is left out, too."""
+    def ask(self, places: Sequence[ChunkPlace]) -> Callable[[], list[Column | None]]:
+        """Begin to read what is kept there, all at once. What is returned waits for it; None where it is missing or
+        broken: Parquet has it. Of more than `MOST_BYTES_AT_ONCE` the rest is left out, too."""
         for file in {id(place.file): place.file for place in places}.values():
             self._look(file)
         chunks = [self._cache.store.find(place) for place in places]
@@ -47,12 +48,18 @@ class ChunkSamples:
                 chunks[number] = None
         wanted = [chunk for chunk in chunks if chunk is not None]
         if not wanted:
-            return [None] * len(places)
-        try:
-            buffers = iter(self._fetch([(chunk.path, chunk.nbytes) for chunk in wanted], self._cache.store.root))
-        except PystachioError:  # the whole folder is gone
-            buffers = repeat(None)
-        return [None if chunk is None else self._decoded(chunk, next(buffers)) for chunk in chunks]
+            return lambda: [None] * len(places)
+        fetched = self._fetch([(chunk.path, chunk.nbytes) for chunk in wanted], self._cache.store.root)
+
+        def wait() -> list[Column | None]:
+            buffers: Iterator[HostBuffer | None]
+            try:
+                buffers = iter(fetched())
+            except PystachioError:  # the whole folder is gone
+                buffers = repeat(None)
+            return [None if chunk is None else self._decoded(chunk, next(buffers)) for chunk in chunks]
+
+        return wait
 
     def _look(self, file: ParquetFile) -> None:
         with self._lock:

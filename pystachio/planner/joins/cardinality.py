@@ -4,11 +4,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import assert_never
 
 from pystachio.operators.expressions import Call, Expression, FieldReference, JoinKind, conjuncts
-from pystachio.planner.profiles import ColumnProfile, Estimate, groups, join_domain, plausible
+from pystachio.planner.profiles import (
+    ColumnProfile,
+    Estimate,
+    Profiles,
+    groups,
+    join_domain,
+    plausible,
+    side_by_side,
+)
 from pystachio.planner.selectivity import selectivity
 
 
@@ -24,7 +31,7 @@ def join_estimate(
     left_columns = [left.columns[key] for key in left_keys]
     right_columns = [right.columns[key] for key in right_keys]
     domain = join_domain(left_columns, right_columns) if left_keys else 1.0
-    share = 1.0 if residual is None else selectivity(residual, left.columns + right.columns)
+    share = 1.0 if residual is None else selectivity(residual, side_by_side(left.columns, right.columns))
     others = _excludes_equals(residual, len(left.columns))
     pairs = _matching_pairs(left, right, left_columns, right_columns, domain) * share
     lonely_left = 1.0 - _matched(left_columns, right_columns, right.rows, domain, share, others)
@@ -40,19 +47,19 @@ def join_estimate(
             rows = pairs + left.rows * lonely_left + right.rows * lonely_right
         case JoinKind.SEMI:
             kept = left.with_rows(left.rows * (1.0 - lonely_left))
-            return _joined_keys(kept, left_keys, right_columns, domain)
+            return _joined_keys(kept, left_keys, right_columns, domain, has_one_key=len(left_keys) == 1)
         case JoinKind.ANTI:
             return left.with_rows(left.rows * lonely_left)
         case JoinKind.MARK:
             mark = ColumnProfile(2.0, 2.0, -1, max(2.0, left.rows))
-            return Estimate(left.rows, (*left.columns, mark))
+            return Estimate(left.rows, side_by_side(left.columns, (mark,)))
         case _:
             assert_never(kind)
-    both = Estimate(plausible(rows), left.with_rows(rows).columns + right.with_rows(rows).columns)
+    both = Estimate(plausible(rows), side_by_side(left.with_rows(rows).columns, right.with_rows(rows).columns))
     if kind is not JoinKind.INNER:
         return both
-    both = _joined_keys(both, left_keys, right_columns, domain)
-    return _joined_keys(both, [len(left.columns) + key for key in right_keys], left_columns, domain)
+    keys = (*left_keys, *(len(left.columns) + key for key in right_keys))
+    return _joined_keys(both, keys, (*right_columns, *left_columns), domain, has_one_key=len(left_keys) == 1)
 
 
 def _matching_pairs(
@@ -119,13 +126,22 @@ def _excludes_equals(residual: Expression | None, left_width: int) -> bool:
     return False
 
 
-def _joined_keys(joined: Estimate, keys: Sequence[int], partners: Sequence[ColumnProfile], domain: float) -> Estimate:
+def _joined_keys(
+    joined: Estimate, keys: Sequence[int], partners: Sequence[ColumnProfile], domain: float, *, has_one_key: bool
+) -> Estimate:
     """Key columns after an equality join: only values present on both sides are left."""
-    columns = list(joined.columns)
+    rows, columns = joined
+    of_key: dict[int, list[ColumnProfile]] = {}
     for key, partner in zip(keys, partners, strict=True):
-        profile = columns[key]
-        distinct = min(profile.distinct, partner.distinct, joined.rows)
-        if len(keys) == 1:
-            distinct = min(distinct, profile.distinct * partner.distinct / domain)
-        columns[key] = replace(profile, distinct=max(1.0, distinct), nulls=0.0)
-    return replace(joined, columns=tuple(columns))
+        of_key.setdefault(key, []).append(partner)
+
+    def work_out(index: int) -> ColumnProfile:
+        profile = columns[index]
+        for partner in of_key.get(index, ()):
+            distinct = min(profile.distinct, partner.distinct, rows)
+            if has_one_key:
+                distinct = min(distinct, profile.distinct * partner.distinct / domain)
+            profile = profile._replace(distinct=max(1.0, distinct), nulls=0.0)
+        return profile
+
+    return Estimate(rows, Profiles(len(columns), work_out, (columns,)))

@@ -14,7 +14,7 @@ from pystachio.planner.joins.cardinality import join_estimate
 from pystachio.planner.joins.graph import JoinGraph, Numbers
 from pystachio.planner.joins.links import JoinLinks, Members
 from pystachio.planner.logical import Filter, Join, LogicalPlan
-from pystachio.planner.profiles import Estimate
+from pystachio.planner.profiles import Estimate, Profiles
 from pystachio.planner.selectivity import selectivity
 
 
@@ -215,8 +215,10 @@ class JoinSpace:
 
     def _slim(self, numbers: Numbers, estimate: Estimate) -> tuple[Numbers, Estimate]:
         """Only the fields that conditions read."""
-        kept = [(n, profile) for n, profile in zip(numbers, estimate.columns, strict=True) if n in self._read]
-        return tuple(n for n, _ in kept), Estimate(estimate.rows, tuple(profile for _, profile in kept))
+        kept = [position for position, number in enumerate(numbers) if number in self._read]
+        columns = estimate.columns
+        slim = Profiles(len(kept), lambda index: columns[kept[index]], (columns,))
+        return tuple([numbers[position] for position in kept]), Estimate(estimate.rows, slim)
 
 
 def _positions(numbers: Numbers) -> dict[int, int]:

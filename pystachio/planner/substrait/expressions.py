@@ -11,6 +11,7 @@ import pyarrow as pa
 from substrait import algebra_pb2
 
 from pystachio.errors import InvalidRequest, Unsupported
+from pystachio.operators.batch import Schema
 from pystachio.operators.expressions import (
     Call,
     Cast,
@@ -53,10 +54,13 @@ class Scope:
     plan: LogicalPlan
     reading: Reading
     depth: int
+    schema: Schema = ()
+    """Of the fields in front."""
     width: int = -1
 
     def __post_init__(self) -> None:
-        self.width = len(self.plan.schema)
+        self.schema = self.plan.schema
+        self.width = len(self.schema)
 
 
 def read_expression(message: _Message, scope: Scope, depth: int = 0) -> Expression:
@@ -122,7 +126,7 @@ def _field(message: algebra_pb2.Expression.FieldReference, scope: Scope) -> Expr
     index = segment.struct_field.field
     if not 0 <= index < scope.width:
         raise InvalidRequest(f"a reference to the field {index} of a relation with {scope.width} fields")
-    return FieldReference(index, scope.plan.schema[index].type)
+    return FieldReference(index, scope.schema[index].type)
 
 
 def _function(message: algebra_pb2.Expression.ScalarFunction, scope: Scope, depth: int) -> Expression:

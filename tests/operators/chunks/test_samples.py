@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -82,13 +82,13 @@ def test_the_next_session_takes_no_sample(tables: Path, tmp_path: Path, monkeypa
 def test_samples_that_are_kept_are_read_at_once(tables: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     first = planned(tables, tmp_path / "cache", wait=True)
     asked: list[list[ChunkPlace]] = []
-    find = ChunkSamples.find
+    ask = ChunkSamples.ask
 
-    def noted(samples: ChunkSamples, places: Sequence[ChunkPlace]) -> list[Column | None]:
+    def noted(samples: ChunkSamples, places: Sequence[ChunkPlace]) -> Callable[[], list[Column | None]]:
         asked.append(list(places))
-        return find(samples, places)
+        return ask(samples, places)
 
-    monkeypatch.setattr(ChunkSamples, "find", noted)
+    monkeypatch.setattr(ChunkSamples, "ask", noted)
     assert planned(tables, tmp_path / "cache") == first
     columns = {(Path(place.file.path).parent.name, place.file.fields[place.column].name) for place in asked[0]}
     assert columns == {("t", "text"), ("t", "number"), ("u", "price")}
