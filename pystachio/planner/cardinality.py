@@ -12,6 +12,7 @@ import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Protocol, assert_never
 
 from pystachio.operators.column import Bounds
@@ -39,7 +40,7 @@ from pystachio.planner.logical import (
     UnionAll,
     Values,
 )
-from pystachio.planner.profiles import ColumnProfile, Estimate, Profiles, groups, plausible
+from pystachio.planner.profiles import ColumnProfile, Estimate, Profiles, Seen, groups, plausible
 from pystachio.planner.selectivity import selectivity
 
 _UNKNOWN_DISTINCT_SHARE = 0.1
@@ -61,9 +62,26 @@ class TableFacts(Protocol):
 
     def column(self, table: str, column: int) -> ColumnFacts: ...
 
-    def matching(self, table: str, columns: tuple[int, ...], predicate: Expression) -> float | None:
-        """The fraction of the table's rows for which `predicate` over `columns` is true, from a sample; above 0 also
-        when no row of the sample matched. None: no sample, or the predicate cannot be evaluated yet."""
+    def matching(self, table: str, columns: tuple[int, ...], predicate: Expression) -> Matching | None:
+        """The table's rows for which `predicate` over `columns` is true, as a sample shows them. None: no sample, or
+        the predicate cannot be evaluated yet."""
+        ...
+
+    def everything(self, table: str) -> Matching | None:
+        """All rows of the table's sample, likewise."""
+        ...
+
+
+class Matching(Protocol):
+    """What a predicate leaves of a table."""
+
+    @property
+    def share(self) -> float:
+        """Of the rows; above 0 also when no row of the sample matched."""
+        ...
+
+    def seen(self, column: int) -> Seen | None:
+        """An integer-like column's values; None where the sample has too few to tell."""
         ...
 
 
@@ -74,7 +92,7 @@ class Estimator:
         self._facts = facts
         self._known: dict[int, tuple[LogicalPlan, Estimate]] = {}
         self._sources = itertools.count()
-        self._measured: dict[tuple[str, Expression], float | None] = {}
+        self._measured: dict[tuple[str, Expression], Matching | None] = {}
 
     def rows(self, plan: LogicalPlan) -> float:
         """Expected rows."""
@@ -139,9 +157,19 @@ class Estimator:
         )
         base = Estimate(total, columns)
         if predicate is None:
-            return base
+            return Estimate(total, Profiles(len(columns), partial(self._with_all_seen, read, columns)))
         share = self._matching(read, predicate, columns)
         return self._narrowed(read, predicate, columns, base.with_rows(total * share))
+
+    def _with_all_seen(self, read: Read, columns: Sequence[ColumnProfile], index: int) -> ColumnProfile:
+        profile = columns[index]
+        if profile.bounds is None:
+            return profile
+        return profile._replace(seen=partial(self._all_seen, read.table, read.columns[index]))
+
+    def _all_seen(self, table: str, column: int) -> Seen | None:
+        found = self._facts.everything(table)
+        return None if found is None else found.seen(column)
 
     def _base_profile(self, table: str, position: int, source: int, rows: float) -> ColumnProfile:
         facts = self._facts.column(table, position)
@@ -154,24 +182,25 @@ class Estimator:
     def _matching(self, read: Read, predicate: Expression, columns: Sequence[ColumnProfile]) -> float:
         measured = self._measure(read, predicate)
         if measured is not None:
-            return measured
+            return measured.share
         parts = conjuncts(predicate)
         if len(parts) == 1:
             return selectivity(predicate, columns)
         return math.prod(self._matching(read, part, columns) for part in parts)
 
-    def _measure(self, read: Read, predicate: Expression) -> float | None:
+    def _measure(self, read: Read, predicate: Expression) -> Matching | None:
         """Each predicate is tried once per table, wherever its columns are in a plan."""
         over_table = shift_fields(predicate, read.columns.__getitem__)
         key = read.table, over_table
         if key not in self._measured:
             used = tuple(sorted(fields_of(over_table)))
-            over_used = shift_fields(over_table, used.index)
-            self._measured[key] = self._facts.matching(read.table, used, over_used)
+            self._measured[key] = self._facts.matching(read.table, used, shift_fields(over_table, used.index))
         return self._measured[key]
 
     def _narrowed(self, read: Read, predicate: Expression, base: Sequence[ColumnProfile], kept: Estimate) -> Estimate:
-        """A predicate on one column alone takes values out of its domain, not only rows."""
+        """A predicate on one column alone takes values out of its domain, not only rows; and it may leave those of
+        another that the sample shows."""
+        measured = self._measure(read, predicate)
         of_column: dict[int, list[Expression]] = {}
         for part in conjuncts(predicate):
             fields = fields_of(part)
@@ -180,6 +209,8 @@ class Estimator:
 
         def work_out(index: int) -> ColumnProfile:
             profile = kept.columns[index]
+            if profile.bounds is not None and measured is not None and index not in of_column:
+                return profile._replace(seen=partial(measured.seen, read.columns[index]))
             for part in of_column.get(index, ()):
                 values = _pinned(part)
                 if math.isinf(values) and profile.bounds is not None:

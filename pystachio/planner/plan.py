@@ -21,7 +21,7 @@ from pystachio.planner.joins.order import reorder
 from pystachio.planner.logical import Query
 from pystachio.planner.pushdown import prune_columns
 from pystachio.planner.rewrites.rewrite import simplify
-from pystachio.planner.sharing import columns_in_predicates, tables_of, unify, widen_reads
+from pystachio.planner.sharing import columns_to_sample, tables_of, unify, widen_reads
 from pystachio.planner.sql.statement import SqlPlanner, parameter
 from pystachio.planner.statistics import StatisticsCache
 from pystachio.planner.substrait.plan import read_plan
@@ -147,7 +147,7 @@ def optimise(
     estimator = Estimator(facts)
     rewritten = widen_reads(simplify(query))
     if expect_predicates is not None:
-        expect_predicates(columns_in_predicates(rewritten))
+        expect_predicates(columns_to_sample(rewritten))
     if join_reordering:
         rewritten = reorder(rewritten, estimator)
     return physical.plan(prune_columns(unify(rewritten), estimator), tables, estimator, names)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import NamedTuple, overload
+from typing import NamedTuple, Protocol, overload
 
 from pystachio.operators.column import Bounds
 
@@ -19,6 +19,33 @@ _DEEPEST = 64
 """Profiles that wait for others that wait for others: more would come near the interpreter's limit of calls."""
 
 
+class Seen(Protocol):
+    """Values of an integer-like column in some rows of a sample."""
+
+    @property
+    def rows(self) -> int:
+        """Those that are not NULL; at least as many as tell something."""
+        ...
+
+    @property
+    def is_all(self) -> bool:
+        """Whether the sample has every row of the table."""
+        ...
+
+    @property
+    def range(self) -> Bounds | None:
+        """The least and the greatest; None where a predicate has taken no rows away."""
+        ...
+
+    def share_in(self, others: Seen) -> float:
+        """The share of these rows whose value is one of the others; above 0."""
+        ...
+
+
+def unseen() -> None:
+    """Of a column whose values nobody has seen."""
+
+
 class ColumnProfile(NamedTuple):
     """One field of an estimated output.
 
@@ -27,7 +54,7 @@ class ColumnProfile(NamedTuple):
     estimated with. `narrowing` is the share of the domain that predicates on this very column leave. `source` numbers
     the relation the column was read from, which had `source_rows` rows: several key columns of one source cannot have
     more distinct combinations than that. `nulls` is a fraction; `bounds` are those of the base column (integer-like
-    columns only).
+    columns only). `seen` tells the values in those rows of a sample that predicates on other columns leave.
     """
 
     distinct: float
@@ -37,6 +64,7 @@ class ColumnProfile(NamedTuple):
     nulls: float = 0.0
     bounds: Bounds | None = None
     narrowing: float = 1.0
+    seen: Callable[[], Seen | None] = unseen
 
     @property
     def is_key(self) -> bool:
@@ -139,7 +167,7 @@ def join_domain(left: Sequence[ColumnProfile], right: Sequence[ColumnProfile]) -
     side whose keys are independent decides, and of two dependent ones the smaller; but a side of which one column
     alone is a key says nothing about the other columns.
     """
-    domain = math.prod(_pair_domain(a, b) for a, b in zip(left, right, strict=True))
+    domain = math.prod(pair_domain(a, b) for a, b in zip(left, right, strict=True))
     if len(left) > 1:
         (ours, we_depend), (theirs, they_depend) = _combinations(left), _combinations(right)
         if not (we_depend and they_depend):
@@ -155,7 +183,7 @@ def _has_key(columns: Sequence[ColumnProfile]) -> bool:
     return any(column.is_key for column in columns)
 
 
-def _pair_domain(left: ColumnProfile, right: ColumnProfile) -> float:
+def pair_domain(left: ColumnProfile, right: ColumnProfile) -> float:
     """The larger domain contains the smaller one; but a key's count is exact where the other side's is a guess.
 
     Predicates on the key columns themselves shrink the common domain only where both sides have one: the planner

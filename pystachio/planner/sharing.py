@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import fields, replace
 from typing import Any
 
-from pystachio.operators.expressions import Expression, FieldReference, fields_of, shift_fields
+from pystachio.operators.expressions import Expression, FieldReference, JoinKind, fields_of, shift_fields
+from pystachio.operators.functions.operands import is_text
 from pystachio.planner.cardinality import Estimator
 from pystachio.planner.logical import (
     Aggregate,
@@ -165,15 +166,48 @@ def tables_of(query: Query) -> frozenset[str]:
     return frozenset(part.table for part in parts if isinstance(part, Read))
 
 
-def columns_in_predicates(query: Query) -> list[tuple[str, int]]:
-    """The table and position of each column that the predicate of a read is over."""
-    parts = (part for top in (query.root, *query.scalars) for part in _below(top))
-    return [
-        (part.table, part.columns[index])
-        for part in parts
-        if isinstance(part, Read) and part.predicate is not None
-        for index in sorted(fields_of(part.predicate))
-    ]
+def columns_to_sample(query: Query) -> list[tuple[str, int]]:
+    """The table and position of each column that the predicate of a read is over, and of the numbers by which the rows
+    that it leaves are joined, on both sides."""
+    parts = [part for top in (query.root, *query.scalars) for part in _below(top)]
+    wanted: dict[tuple[str, int], None] = {}
+    for part in parts:
+        if isinstance(part, Read) and part.predicate is not None:
+            for index in sorted(fields_of(part.predicate)):
+                wanted[part.table, part.columns[index]] = None
+        elif isinstance(part, Join):
+            for left, right in zip(part.left_keys, part.right_keys, strict=True):
+                origins = _origin(part.left, left), _origin(part.right, right)
+                known = [origin for origin in origins if origin is not None]
+                if any(read.predicate is not None for read, _ in known):
+                    for read, index in known:
+                        if not is_text(read.schema[index].type):
+                            wanted[read.table, read.columns[index]] = None
+    return list(wanted)
+
+
+def _origin(plan: LogicalPlan, index: int) -> tuple[Read, int] | None:
+    """The read that a field comes from as it is, and its position there."""
+    while True:
+        match plan:
+            case Read():
+                return plan, index
+            case Filter(input=input_) | Sort(input=input_) | Limit(input=input_):
+                plan = input_
+            case Project(input=input_, expressions=expressions):
+                expression = expressions[index]
+                if not isinstance(expression, FieldReference):
+                    return None
+                plan, index = input_, expression.index
+            case Aggregate(input=input_, keys=keys) if index < len(keys):
+                plan, index = input_, keys[index]
+            case Join(left=left, right=right, kind=kind):
+                width = len(left.schema)
+                if index >= width and kind is JoinKind.MARK:
+                    return None
+                plan, index = (left, index) if index < width else (right, index - width)
+            case _:
+                return None
 
 
 def _below(plan: LogicalPlan) -> list[LogicalPlan]:

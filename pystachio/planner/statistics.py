@@ -13,16 +13,18 @@ from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
+import torch
 
 from pystachio.errors import PystachioError
 from pystachio.operators.batch import Batch, column_nbytes
-from pystachio.operators.column import Column
+from pystachio.operators.column import Bounds, Column, FixedColumn
 from pystachio.operators.evaluate import select
 from pystachio.operators.expressions import Expression, ScalarSubquery, walk
 from pystachio.operators.parquet.statistics import Statistic
 from pystachio.operators.table import FileVersion, Table
 from pystachio.planner.cardinality import ColumnFacts
 from pystachio.planner.distinct import CountedRun, distinct_from_chunks
+from pystachio.planner.profiles import Seen
 from pystachio.planner.sample import (
     SAMPLE_ROWS,
     Fetch,
@@ -36,6 +38,8 @@ from pystachio.planner.sample import (
 
 _SAMPLE_CACHE_BYTES = 64 << 20
 _TABLES = 256
+_FEWEST_SEEN = 16
+"""Rows of a sample whose values say something of those that were not sampled."""
 _NO_MATCH = 0.5
 """Rows that count as matching when none of the sample's did."""
 
@@ -110,6 +114,10 @@ class StatisticsCache:
         sampled = tuple(self._sampled_column(table, column, runs) for column in columns)
         return Batch(sampled, sum(run.count for run in runs), None)
 
+    def sampled_rows(self, table: Table) -> int:
+        """How many rows a sample has."""
+        return sum(run.count for run in self._sampled_runs(table))
+
     def expect(self, columns: Iterable[tuple[Table, int]]) -> Callable[[], None] | None:
         """Samples of these columns will be asked for: those of them that are kept begin to be read, all at once. What
         is returned waits until they are there."""
@@ -175,6 +183,7 @@ class TableFacts:
         self._cache = cache
         self._tables = tables
         self._expected: Callable[[], None] | None = None
+        self._whole: dict[str, SampledRows | None] = {}
 
     def rows(self, table: str) -> int:
         return self._tables[table].rows
@@ -193,26 +202,93 @@ class TableFacts:
         with suppress(PystachioError):  # whoever asks is told
             self._expected = self._cache.expect((self._tables[table], column) for table, column in columns)
 
-    def matching(self, table: str, columns: tuple[int, ...], predicate: Expression) -> float | None:
-        """The share of the sample's rows for which `predicate` over `columns` is true; None when it cannot be tried.
+    def everything(self, table: str) -> SampledRows | None:
+        """All rows of the sample; None for a table without rows."""
+        if table not in self._whole:
+            held = self._tables[table]
+            length = self._cache.sampled_rows(held)
+            self._whole[table] = SampledRows(self._cache, held, length, None) if length else None
+        return self._whole[table]
+
+    def matching(self, table: str, columns: tuple[int, ...], predicate: Expression) -> SampledRows | None:
+        """The sample's rows for which `predicate` over `columns` is true; None when it cannot be tried.
 
         A sample that cannot be read or a predicate that fails on it (a division by zero, an overflow) is no answer: the
         query itself will tell, if it ever gets to those rows.
         """
         if any(isinstance(node, ScalarSubquery) for node in walk(predicate)):
             return None
+        held = self._tables[table]
         try:
             if self._expected is not None:
                 expected, self._expected = self._expected, None
                 expected()
-            sample = self._cache.sample(self._tables[table], columns)
-            if not sample.length:
-                return None
-            rows = select(predicate, sample)
+            sample = self._cache.sample(held, columns)
+            return SampledRows(self._cache, held, sample.length, select(predicate, sample)) if sample.length else None
         except PystachioError:
             return None
-        matching = sample.length if rows is None else rows.shape[0]
-        return max(matching, _NO_MATCH) / sample.length
+
+
+class SampledRows:
+    """`cardinality.Matching`: some of a sample's `length` rows (None: all)."""
+
+    def __init__(self, cache: StatisticsCache, table: Table, length: int, rows: torch.Tensor | None) -> None:
+        self._cache = cache
+        self._table = table
+        self._length = length
+        self._rows = rows
+        self._seen: dict[int, SeenValues | None] = {}
+
+    @property
+    def share(self) -> float:
+        matching = self._length if self._rows is None else self._rows.shape[0]
+        return max(matching, _NO_MATCH) / self._length
+
+    def seen(self, column: int) -> SeenValues | None:
+        """The column's values in these rows; None where they are too few to tell."""
+        if column not in self._seen:
+            self._seen[column] = self._look_at(column)
+        return self._seen[column]
+
+    def _look_at(self, column: int) -> SeenValues | None:
+        is_all = self._length == self._table.rows
+        rows = self._length if self._rows is None else self._rows.shape[0]
+        if rows < (1 if is_all else _FEWEST_SEEN):
+            return None
+        try:
+            (sampled,) = self._cache.sample(self._table, (column,)).columns
+        except PystachioError:  # a scan will tell, if one ever reads it
+            return None
+        if not isinstance(sampled, FixedColumn) or sampled.values.dtype.is_floating_point:
+            return None
+        values, validity = sampled.values, sampled.validity
+        if self._rows is not None:
+            values = values.index_select(0, self._rows)
+            validity = None if validity is None else validity.index_select(0, self._rows)
+        values = values if validity is None else values[validity]
+        if values.shape[0] < (1 if is_all else _FEWEST_SEEN):
+            return None
+        return SeenValues(values.numpy(), is_all=is_all, is_part=self._rows is not None)
+
+
+class SeenValues:
+    """`profiles.Seen`. `is_part`: a predicate has taken rows away."""
+
+    def __init__(self, values: np.ndarray, *, is_all: bool, is_part: bool) -> None:
+        self.rows = len(values)
+        self.is_all = is_all
+        self.range: Bounds | None = (int(values.min()), int(values.max())) if is_part else None
+        self._values = values
+        self._shares: dict[int, tuple[Seen, float]] = {}
+
+    def share_in(self, others: Seen) -> float:
+        """The share of these rows whose value is one of the others; above 0."""
+        assert isinstance(others, SeenValues), "both are of samples"
+        known = self._shares.get(id(others))
+        if known is None:
+            shared = int(np.isin(self._values, others._values).sum())
+            known = self._shares[id(others)] = others, max(shared, _NO_MATCH) / self.rows
+        return known[1]
 
 
 def column_statistics(table: Table, column: int, run: CountedRun | None = None) -> ColumnStatistics:

@@ -23,7 +23,7 @@ from pystachio.operators.expressions import (
     Literal,
     ScalarSubquery,
 )
-from pystachio.planner import cardinality, logical
+from pystachio.planner import cardinality, logical, profiles
 
 Row = tuple[Any, ...]
 
@@ -45,10 +45,52 @@ class Tables:
         nulls = 1 - len(valid) / len(values) if values else 0.0
         return cardinality.ColumnFacts(float(len(set(valid))), nulls, bounds)
 
-    def matching(self, table: str, columns: tuple[int, ...], predicate: Expression) -> float | None:
-        rows = [tuple(row[c] for c in columns) for row in self.contents[table]]
-        hits = sum(value(predicate, row) is True for row in rows)
-        return max(hits, 0.5) / max(len(rows), 1)
+    def matching(self, table: str, columns: tuple[int, ...], predicate: Expression) -> Kept | None:
+        rows = self.contents[table]
+        kept = [row for row in rows if value(predicate, tuple(row[c] for c in columns)) is True]
+        return Kept(kept, max(len(rows), 1), is_part=True)
+
+    def everything(self, table: str) -> Kept | None:
+        rows = self.contents[table]
+        return Kept(rows, max(len(rows), 1), is_part=False)
+
+
+@dataclass(frozen=True)
+class Kept:
+    """Rows of so many."""
+
+    rows: Sequence[Row]
+    count: int
+    is_part: bool
+
+    @property
+    def share(self) -> float:
+        return max(len(self.rows), 0.5) / self.count
+
+    def seen(self, column: int) -> Values | None:
+        valid = [row[column] for row in self.rows if row[column] is not None]
+        return Values(valid, self.is_part) if valid else None
+
+
+@dataclass(frozen=True)
+class Values:
+    """Of a column, all of them: `planner.profiles.Seen`."""
+
+    values: Sequence[int]
+    is_part: bool
+    is_all: bool = True
+
+    @property
+    def rows(self) -> int:
+        return len(self.values)
+
+    @property
+    def range(self) -> tuple[int, int] | None:
+        return (min(self.values), max(self.values)) if self.is_part else None
+
+    def share_in(self, others: profiles.Seen) -> float:
+        assert isinstance(others, Values)
+        return max(0.5, sum(each in others.values for each in self.values)) / len(self.values)
 
 
 def value(expression: Expression, row: Row) -> Any:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from typing import ClassVar
 
 import pyarrow as pa
@@ -8,9 +9,9 @@ import pytest
 
 from pystachio.operators.batch import Field
 from pystachio.operators.expressions import AggregateCall, Call, Expression, FieldReference, InList, JoinKind, Literal
-from pystachio.planner.cardinality import ColumnFacts, Estimator
+from pystachio.planner.cardinality import ColumnFacts, Estimator, Matching
 from pystachio.planner.logical import Aggregate, Filter, Join, Limit, LogicalPlan, Project, Read, UnionAll, Values
-from pystachio.planner.profiles import ColumnProfile, Estimate, Profiles, shrink
+from pystachio.planner.profiles import ColumnProfile, Estimate, Profiles, Seen, shrink
 from pystachio.planner.selectivity import selectivity
 
 INTEGER = pa.int64()
@@ -35,7 +36,10 @@ class Shop:
     def column(self, table: str, column: int) -> ColumnFacts:
         return self.columns[table, column]
 
-    def matching(self, table: str, columns: tuple[int, ...], predicate: Expression) -> float | None:
+    def matching(self, table: str, columns: tuple[int, ...], predicate: Expression) -> Matching | None:
+        return None
+
+    def everything(self, table: str) -> Matching | None:
         return None
 
 
@@ -225,3 +229,80 @@ def test_a_join_asks_about_its_keys_only() -> None:
 
     assert Estimator(Noting()).rows(join(read("line"), read("orders"), 0, 0)) > 0
     assert sorted(asked) == [("line", 0), ("orders", 0)]
+
+
+@dataclass
+class Known:
+    """What a predicate leaves. Its values stand in so large a part of the other side's rows as `frequent` says."""
+
+    share: float
+    range: tuple[int, int] | None
+    rows: int = 100
+    is_all: bool = False
+    frequent: float = 0.0
+
+    def seen(self, column: int) -> Known:
+        return self
+
+    def share_in(self, others: Seen) -> float:
+        assert isinstance(others, Known)
+        return others.frequent
+
+
+class Calendar(Shop):
+    """Of two hundred years, and a shop that has been open for five of them."""
+
+    sizes: ClassVar = {"calendar": 73_000, "sale": 2_000_000}
+    columns: ClassVar = {
+        ("calendar", 0): ColumnFacts(73_000.0, 0.0, (0, 72_999)),
+        ("calendar", 1): ColumnFacts(200.0, 0.0, (1900, 2099)),
+        ("sale", 0): ColumnFacts(1_825.0, 0.0, (36_000, 37_824)),
+        ("sale", 1): ColumnFacts(2_000.0, 0.0, (1, 2_000)),
+    }
+    days: tuple[int, int] | None = None
+
+    def matching(self, table: str, columns: tuple[int, ...], predicate: Expression) -> Matching | None:
+        return Known(365 / 73_000, self.days)
+
+
+@pytest.mark.parametrize(
+    ("days", "share"),
+    [
+        ((36_500, 36_864), 0.2),
+        ((35_900, 36_264), 0.2 * 265 / 365),
+        ((0, 364), 0.2 / 365),
+        # So wide a range says nothing: as many days of any year.
+        ((0, 72_999), 365 / 73_000),
+        (None, 365 / 73_000),
+    ],
+)
+def test_a_predicate_may_leave_a_part_of_a_key_s_range(days: tuple[int, int] | None, share: float) -> None:
+    facts = Calendar()
+    facts.days = days
+    year = read("calendar", compare("equal", 1, 2000))
+    for kind in (JoinKind.INNER, JoinKind.SEMI):
+        plan = join(read("sale"), year, 0, 0, kind)
+        assert Estimator(facts).rows(plan) == pytest.approx(2_000_000 * share, rel=0.02)
+    assert Estimator(facts).rows(join(year, read("sale"), 0, 0)) == pytest.approx(2_000_000 * share, rel=0.02)
+    lonely = Estimator(facts).rows(join(read("sale"), year, 0, 0, JoinKind.ANTI))
+    assert lonely == pytest.approx(2_000_000 * max(0.1, 1 - share), rel=0.02)
+
+
+def test_an_anti_join_leaves_some_rows() -> None:
+    plan = join(read("customer"), read("orders"), 0, 1, JoinKind.ANTI)
+    assert Estimator(Shop()).rows(plan) >= 100
+
+
+@pytest.mark.parametrize("frequent", [0.0001, 0.01, 0.6])
+def test_keys_that_are_known_are_as_frequent_as_the_other_side_s_sample_says(frequent: float) -> None:
+    class Tags(Shop):
+        def matching(self, table: str, columns: tuple[int, ...], predicate: Expression) -> Matching | None:
+            return Known(0.008, (1, 1_000), rows=8, is_all=True, frequent=frequent)
+
+        def everything(self, table: str) -> Matching | None:
+            return Known(1.0, None)
+
+    some = read("customer", compare("equal", 1, 3))
+    found = 10_000 * 0.5 * frequent
+    assert Estimator(Tags()).rows(join(read("orders"), some, 1, 0)) == pytest.approx(found, rel=0.02)
+    assert Estimator(Tags()).rows(join(some, read("orders"), 0, 1)) == pytest.approx(found, rel=0.02)

@@ -18,7 +18,7 @@ from pystachio.operators.expressions import (
 from pystachio.operators.pipeline import operator_names
 from pystachio.operators.table import Table
 from pystachio.planner import physical
-from pystachio.planner.cardinality import ColumnFacts, Estimator
+from pystachio.planner.cardinality import ColumnFacts, Estimator, Matching
 from pystachio.planner.explain import bytes_text, measured_text, render
 from pystachio.planner.logical import Aggregate, Filter, Join, Limit, LogicalPlan, Project, Query, Read, Sort
 from pystachio.planner.pushdown import prune_columns
@@ -38,7 +38,10 @@ class Facts:
     def column(self, table: str, column: int) -> ColumnFacts:
         return ColumnFacts(10_000.0, 0.0, (1, 10_000)) if column == 0 else ColumnFacts(100.0, 0.0, (1, 100))
 
-    def matching(self, table: str, columns: tuple[int, ...], predicate: Expression) -> float | None:
+    def matching(self, table: str, columns: tuple[int, ...], predicate: Expression) -> Matching | None:
+        return None
+
+    def everything(self, table: str) -> Matching | None:
         return None
 
 

@@ -29,7 +29,7 @@ from pystachio.operators.sort import Sort as SortOperator
 from pystachio.operators.spool import Spool
 from pystachio.operators.table import Table
 from pystachio.planner import physical, runtime_filters, sharing
-from pystachio.planner.cardinality import ColumnFacts, Estimator
+from pystachio.planner.cardinality import ColumnFacts, Estimator, Matching
 from pystachio.planner.joins.order import reorder
 from pystachio.planner.logical import Aggregate, Filter, Join, Limit, LogicalPlan, Project, Query, Read, Sort, UnionAll
 from pystachio.planner.pushdown import prune_columns
@@ -83,7 +83,10 @@ class Shop:
     def column(self, table: str, column: int) -> ColumnFacts:
         return self.columns[table, column]
 
-    def matching(self, table: str, columns: tuple[int, ...], predicate: Expression) -> float | None:
+    def matching(self, table: str, columns: tuple[int, ...], predicate: Expression) -> Matching | None:
+        return None
+
+    def everything(self, table: str) -> Matching | None:
         return None
 
 

@@ -169,22 +169,63 @@ def test_predicates_are_tried_on_the_sample(cache: StatisticsCache, table: Table
     facts = cache.facts({"t": table})
     assert facts.rows("t") == ROWS
     predicate = Call("equal", (FieldReference(0, pa.string()), Literal("done", pa.string())), pa.bool_())
-    share = facts.matching("t", (4,), predicate)
-    assert share is not None
+    found = facts.matching("t", (4,), predicate)
+    assert found is not None
     exact = pc.sum(pc.equal(data()["status"], "done")).as_py() / ROWS
-    assert abs(share - exact) < 0.02
+    assert abs(found.share - exact) < 0.02
     like = Call("like", (FieldReference(0, pa.string()), Literal("%special%", pa.string())), pa.bool_())
-    share = facts.matching("t", (5,), like)
-    assert share is not None
-    assert 0.003 < share < 0.03
+    found = facts.matching("t", (5,), like)
+    assert found is not None
+    assert 0.003 < found.share < 0.03
+
+
+def test_what_a_predicate_leaves_of_other_columns(cache: StatisticsCache, table: Table, fetch: Fetching) -> None:
+    facts = cache.facts({"t": table})
+    early = Call("lt", (FieldReference(0, pa.int64()), Literal(ROWS // 4, pa.int64())), pa.bool_())
+    found = facts.matching("t", (0,), early)
+    assert found is not None
+    seen = found.seen(0)
+    assert seen is not None
+    low, high = seen.range or (0, 0)
+    assert 0 <= low < ROWS // 100
+    assert ROWS // 4 - ROWS // 100 < high < ROWS // 4
+    assert not seen.is_all
+    every = facts.everything("t")
+    assert every is not None
+    other = every.seen(0)
+    assert other is not None
+    assert other.range is None
+    assert other.share_in(seen) == pytest.approx(0.25, abs=0.02)
+    assert found.seen(4) is None, "a text"
+    never = Call("equal", (FieldReference(0, pa.int64()), Literal(-1, pa.int64())), pa.bool_())
+    nothing = facts.matching("t", (0,), never)
+    assert nothing is not None
+    assert nothing.seen(0) is None
+    found = facts.matching("t", (0,), early)
+    fetch.failing = True
+    assert found is not None
+    assert found.seen(2) is None, "what cannot be read says nothing"
+
+
+def test_of_a_small_table_all_values_are_seen(cache: StatisticsCache, tmp_path: Path) -> None:
+    small = open_(write(pa.table({"id": range(500), "name": [f"name {i % 100}" for i in range(500)]}), tmp_path / "s"))
+    facts = cache.facts({"s": small})
+    named = Call("equal", (FieldReference(0, pa.string()), Literal("name 7", pa.string())), pa.bool_())
+    found = facts.matching("s", (1,), named)
+    assert found is not None
+    seen = found.seen(0)
+    assert seen is not None
+    assert (seen.is_all, seen.rows, seen.range) == (True, 5, (7, 407))
+    empty = open_(write(pa.table({"n": pa.array([], pa.int32())}), tmp_path / "e.parquet"))
+    assert cache.facts({"e": empty}).everything("e") is None
 
 
 def test_no_match_is_not_zero_and_failures_are_no_answer(cache: StatisticsCache, table: Table, fetch: Fetching) -> None:
     facts = cache.facts({"t": table})
     never = Call("equal", (FieldReference(0, pa.int64()), Literal(-1, pa.int64())), pa.bool_())
-    share = facts.matching("t", (0,), never)
-    assert share is not None
-    assert 0 < share < 1e-4
+    found = facts.matching("t", (0,), never)
+    assert found is not None
+    assert 0 < found.share < 1e-4
     unbound = Call("equal", (FieldReference(0, pa.int64()), ScalarSubquery(0, pa.int64())), pa.bool_())
     assert facts.matching("t", (0,), unbound) is None
     zero = Call("divide", (Literal(1, pa.int64()), Literal(0, pa.int64())), pa.int64())

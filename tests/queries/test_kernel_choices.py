@@ -14,6 +14,7 @@ import pytest
 import pystachio
 from pystachio.cli import tpch
 from pystachio.cli.oracle import Row, disagreement
+from pystachio.compiled import CompiledLibrary
 from pystachio.operators.kernels import native
 from tests.queries.tables import TABLES, duckdb_over, register, statements, write_tables
 
@@ -76,7 +77,7 @@ def choice(request: pytest.FixtureRequest) -> Iterator[Choice]:
     chosen: Choice = request.param
     with pytest.MonkeyPatch.context() as patch:
         if not chosen.compiled:
-            patch.setattr(native, "load", lambda: native.Loaded(None, "left out by a test"))
+            patch.setattr(native, "load", lambda: CompiledLibrary(None, "left out by a test"))
             assert native.library() is None
         yield chosen
 

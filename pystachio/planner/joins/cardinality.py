@@ -6,17 +6,27 @@ import math
 from collections.abc import Sequence
 from typing import assert_never
 
+from pystachio.operators.column import Bounds
 from pystachio.operators.expressions import Call, Expression, FieldReference, JoinKind, conjuncts
 from pystachio.planner.profiles import (
     ColumnProfile,
     Estimate,
     Profiles,
+    Seen,
     groups,
     join_domain,
+    pair_domain,
     plausible,
     side_by_side,
 )
 from pystachio.planner.selectivity import selectivity
+
+_LEAST_LONELY = 0.1
+"""Of the rows of an anti join: whoever asks for rows without a partner expects some, while counts of distinct values
+that are a little off promise none at all, and none make every order of joins behind it look good."""
+
+_MOST_OF_RANGE = 0.5
+"""A predicate that leaves values in so much of a column's range does so by chance."""
 
 
 def join_estimate(
@@ -33,9 +43,12 @@ def join_estimate(
     domain = join_domain(left_columns, right_columns) if left_keys else 1.0
     share = 1.0 if residual is None else selectivity(residual, side_by_side(left.columns, right.columns))
     others = _excludes_equals(residual, len(left.columns))
-    pairs = _matching_pairs(left, right, left_columns, right_columns, domain) * share
-    lonely_left = 1.0 - _matched(left_columns, right_columns, right.rows, domain, share, others)
-    lonely_right = 1.0 - _matched(right_columns, left_columns, left.rows, domain, share, others)
+    concentration = math.prod(
+        _concentration(a, left.rows, b, right.rows) for a, b in zip(left_columns, right_columns, strict=True)
+    )
+    pairs = _matching_pairs(left, right, left_columns, right_columns, domain) * concentration * share
+    lonely_left = 1.0 - _matched(left_columns, right_columns, right.rows, domain / concentration, share, others)
+    lonely_right = 1.0 - _matched(right_columns, left_columns, left.rows, domain / concentration, share, others)
     match kind:
         case JoinKind.INNER:
             rows = pairs
@@ -49,7 +62,7 @@ def join_estimate(
             kept = left.with_rows(left.rows * (1.0 - lonely_left))
             return _joined_keys(kept, left_keys, right_columns, domain, has_one_key=len(left_keys) == 1)
         case JoinKind.ANTI:
-            return left.with_rows(left.rows * lonely_left)
+            return left.with_rows(left.rows * max(_LEAST_LONELY, lonely_left))
         case JoinKind.MARK:
             mark = ColumnProfile(2.0, 2.0, -1, max(2.0, left.rows))
             return Estimate(left.rows, side_by_side(left.columns, (mark,)))
@@ -88,6 +101,48 @@ def _overlap(left: ColumnProfile, right: ColumnProfile) -> float:
     width = other[1] - other[0] + 1
     common = min(key[1], other[1]) - max(key[0], other[0]) + 1
     return max(common, 0) / width
+
+
+def _concentration(left: ColumnProfile, left_rows: float, right: ColumnProfile, right_rows: float) -> float:
+    """How many times the pairs there are that independent values make, as far as samples tell.
+
+    Where all values are known that predicates leave of a key, the other side's sample says how frequent just these are:
+    what people ask for is seldom as rare as the average. Otherwise their range may tell: a year's days are a small
+    share of the days of a calendar, but a large one of those that a shop has been open for.
+    """
+    if not left.is_key:
+        left, left_rows, right, right_rows = right, right_rows, left, left_rows
+    if not left.is_key or left.bounds is None or right.bounds is None:
+        return 1.0
+    # From here on the left one is the key.
+    independent = left_rows * right_rows / pair_domain(left, right) * _overlap(left, right)
+    ours = left.seen()
+    if independent <= 0:
+        return 1.0
+    if ours is not None and ours.is_all and ours.range is not None:
+        theirs = right.seen()
+        if theirs is None:
+            return 1.0
+        return right_rows * theirs.share_in(ours) * (left_rows / ours.rows) / independent
+    theirs = right.seen()
+    our_range, their_range = _part(left.bounds, ours), _part(right.bounds, theirs)
+    if our_range is None and their_range is None:
+        return 1.0
+    our_range, their_range = our_range or left.bounds, their_range or right.bounds
+    common = max(1, min(our_range[1], their_range[1]) - max(our_range[0], their_range[0]) + 1)
+    values = left.domain / _width(left.bounds) * _width(our_range)
+    return right_rows * common / _width(their_range) * left_rows / max(1.0, values) / independent
+
+
+def _part(bounds: Bounds, seen: Seen | None) -> Bounds | None:
+    """The range that was seen, where it is a part of the bounds only."""
+    if seen is None or seen.range is None or _width(seen.range) > _MOST_OF_RANGE * _width(bounds):
+        return None
+    return seen.range
+
+
+def _width(bounds: Bounds) -> int:
+    return bounds[1] - bounds[0] + 1
 
 
 def _matched(

@@ -12,23 +12,19 @@ from pystachio.planner.sql.distinct_from import respell
 from pystachio.planner.sql.limits import require_bounded
 from pystachio.planner.sql.membership import has_exists, has_null_sensitive_in
 from pystachio.planner.sql.patterns import group, parameters
-from pystachio.planner.sql.text import QUERY_WORDS, Kind, Token, pointed_at, position_of, tokenize
+from pystachio.planner.sql.text import QUERY_WORDS, Kind, Token, pointed_at, position_of, tokenize, words
 
 MOST_CHARACTERS: Final = 16 << 20
 MOST_TOKENS: Final = 1_000_000
 
 
-def _words(text: str) -> frozenset[str]:
-    return frozenset(text.split())
-
-
-_STATEMENT_WORDS: Final = _words(
+_STATEMENT_WORDS: Final = words(
     "ALTER ANALYZE ATTACH BEGIN CACHE CALL CLOSE COMMENT COMMIT COPY CREATE DEALLOCATE DECLARE DELETE DESC DESCRIBE "
     "DETACH DISCARD DROP EXECUTE EXPLAIN EXPORT FETCH FLUSH FROM GRANT IMPORT INSERT INSTALL KILL LISTEN LOAD LOCK "
     "MERGE MSCK NOTIFY OPTIMIZE PRAGMA PREPARE REFRESH RELEASE RENAME REPLACE RESET REVOKE ROLLBACK SAVEPOINT SET SHOW "
     "START SUMMARIZE TABLE TRUNCATE UNCACHE UNLISTEN UNLOAD UPDATE USE VACUUM"
 )
-_VOLATILE: Final = _words("NOW CURRENT_DATE CURRENT_TIME CURRENT_TIMESTAMP LOCALTIME LOCALTIMESTAMP TODAY RANDOM UUID")
+_VOLATILE: Final = words("NOW CURRENT_DATE CURRENT_TIME CURRENT_TIMESTAMP LOCALTIME LOCALTIMESTAMP TODAY RANDOM UUID")
 
 
 @dataclass(frozen=True, slots=True)

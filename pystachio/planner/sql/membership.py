@@ -22,6 +22,10 @@ _TRUTH_BEHIND: Final = (
     *("JOIN", "INNER", "LEFT", "RIGHT", "FULL", "CROSS", "WHERE", "QUALIFY"),
 )
 _IN_SUBQUERY: Final = re.compile(r"([\w.\"]+) (?:NOT )?IN \(<subquery>\)")
+_QUANTIFIED: Final = re.compile(r"\b(?:any|some|all)\b", re.IGNORECASE)
+_QUANTIFIED_SUBQUERY: Final = re.compile(r" (?:ANY|ALL) \(<subquery>\)")
+_NAME: Final = r'(?:"(?:[^"]|"")+"|\w+)'
+_QUALIFIED: Final = re.compile(rf"{_NAME}(?:\.{_NAME})+")
 _BEFORE_QUERIES: Final = frozenset({"IN", "ANY", "SOME", "ALL"})
 _COMPARISONS: Final = frozenset({"=", "<>", "!=", "<", ">", "<=", ">=", "<=>"})
 
@@ -135,3 +139,45 @@ def _deeper(lines: Sequence[str], number: int) -> list[str]:
             break
         block.append(line.strip())
     return block
+
+
+def has_quantifier(sql: str) -> bool:
+    """Whether there may be a comparison with ANY or ALL."""
+    return _QUANTIFIED.search(sql) is not None
+
+
+def refuse_own_column(display: str) -> None:
+    """Raises Unsupported for `t.x > ANY (select t.x from t)`; `display` is DataFusion's plan as written.
+
+    DataFusion takes both for the column of the subquery, and compares it with itself.
+    """
+    lines = display.split("\n")
+    for number, line in enumerate(lines):
+        if not _QUANTIFIED_SUBQUERY.search(line):
+            continue
+        depth = _depth(line)
+        for at in range(number + 1, len(lines)):
+            if _depth(lines[at]) <= depth:
+                break
+            if _depth(lines[at]) == depth + 1 and lines[at].strip() == "Subquery:":
+                column = _put_out(lines, at)
+                if column is not None and re.search(rf'(?<![\w."]){re.escape(column)}(?![\w."])', line):
+                    raise Unsupported(
+                        f"a comparison of {column} with ANY or ALL of a column of the same name",
+                        hint="give the table inside the parentheses another name: from t other",
+                    )
+
+
+def _put_out(lines: Sequence[str], subquery: int) -> str | None:
+    """The qualified column that a subquery of the display puts out as it is; None for anything else."""
+    for line in lines[subquery + 1 :]:
+        kind, _, content = line.strip().partition(": ")
+        if kind == "Projection":
+            return content if _QUALIFIED.fullmatch(content) else None
+        if kind not in ("Sort", "Limit", "Filter") and kind != "Distinct:":
+            return None
+    return None
+
+
+def _depth(line: str) -> int:
+    return (len(line) - len(line.lstrip(" "))) // 2

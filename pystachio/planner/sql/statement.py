@@ -23,7 +23,8 @@ from pystachio.parameter_values import no_parameter, plain
 from pystachio.planner.sql.duplicates import numbered
 from pystachio.planner.sql.errors import from_datafusion, is_selected_twice
 from pystachio.planner.sql.guard import Admitted, admit
-from pystachio.planner.sql.membership import refuse_repeated_comparison
+from pystachio.planner.sql.membership import has_quantifier, refuse_own_column, refuse_repeated_comparison
+from pystachio.planner.sql.names import is_folded, quoted, spelt_as_known
 from pystachio.planner.sql.patterns import is_misread
 from pystachio.planner.sql.text import tokenize
 from pystachio.planner.substrait.types import is_plannable
@@ -93,6 +94,12 @@ class SqlPlanner:
         self._tables = dict(tables)
         self._context = _context()
         self._lock = threading.Lock()
+        self._unfolded = {
+            name
+            for name, schema in tables.items()
+            if not all(map(is_folded, (name, *(field.name for field in schema))))
+        }
+        """The tables with names that are not found when they are written without quotation marks."""
         self._told: set[str] = set()
         """The tables that the context knows."""
 
@@ -110,6 +117,7 @@ class SqlPlanner:
         if any(is_misread(str(values[str(number)].as_py())) for number in admitted.patterns):
             raise Unsupported("a regular expression with a literal backslash as a parameter", hint="write it out")
         self._tell_of_tables(sql)
+        admitted = self._spelt(admitted)
         return on_deep_stack(lambda: self._plan(sql, admitted, values))
 
     def _tell_of_tables(self, sql: str) -> None:
@@ -123,6 +131,18 @@ class SqlPlanner:
                     self._context.register_record_batches(quoted(name), [[_empty(schema)]])
                     self._told.add(name)
 
+    def _spelt(self, admitted: Admitted) -> Admitted:
+        """With the names of the tables that are named, and of their columns, as they are spelt there."""
+        with self._lock:
+            unfolded = self._told & self._unfolded
+        if not unfolded:
+            return admitted
+        text, tokens = admitted.sql, tokenize(admitted.sql)
+        words = {text[token.start : token.end].strip('"`').casefold() for token in tokens}
+        named = [name for name in self._tables if name.casefold() in words or not _QUOTES.isdisjoint(name)]
+        known = [each for name in named for each in (name, *(field.name for field in self._tables[name]))]
+        return replace(admitted, sql=spelt_as_known(text, tokens, known))
+
     def _plan(self, sql: str, admitted: Admitted, parameters: Mapping[str, pa.Scalar]) -> PlannedStatement:
         from datafusion import SQLOptions
         from datafusion.substrait import Producer
@@ -132,6 +152,8 @@ class SqlPlanner:
             frame = self._context.sql_with_options(admitted.sql, options, param_values=dict(parameters) or None)
             if admitted.has_null_sensitive_in:
                 refuse_repeated_comparison(frame.logical_plan().display_indent())
+            if has_quantifier(admitted.sql):
+                refuse_own_column(frame.logical_plan().display_indent())
             plan = frame.optimized_logical_plan()
             substrait = Producer.to_substrait_plan(plan, self._context).encode()
             null_aware = _null_aware(plan.display_indent(), admitted)
@@ -180,11 +202,6 @@ def _context() -> Any:
     for name in _TABLE_FUNCTIONS_LEFT_OUT:
         context.deregister_udtf(name)
     return context
-
-
-def quoted(name: str) -> str:
-    """A table's name as one identifier, dots and capitals included."""
-    return '"' + name.replace('"', '""') + '"'
 
 
 def _empty(schema: Schema) -> pa.RecordBatch:

@@ -14,6 +14,11 @@ QUERY_WORDS: Final = ("SELECT", "WITH", "VALUES")
 """What a query begins with."""
 
 
+def words(text: str) -> frozenset[str]:
+    """Those of a list that is written with blanks between them."""
+    return frozenset(text.split())
+
+
 class Kind(Enum):
     """What a token is. Words are not quoted; names are quoted identifiers."""
 

@@ -7,7 +7,7 @@ import pytest
 
 from pystachio.operators.batch import Field
 from pystachio.operators.expressions import Call, Expression, FieldReference, JoinKind, Literal
-from pystachio.planner.cardinality import ColumnFacts, Estimator
+from pystachio.planner.cardinality import ColumnFacts, Estimator, Matching
 from pystachio.planner.joins import search as join_search
 from pystachio.planner.joins.components import JoinSpace
 from pystachio.planner.joins.graph import collect
@@ -31,7 +31,10 @@ class Star:
         values = int(table.removeprefix("d"))
         return ColumnFacts(float(values), 0.0, (1, values))
 
-    def matching(self, table: str, columns: tuple[int, ...], predicate: Expression) -> float | None:
+    def matching(self, table: str, columns: tuple[int, ...], predicate: Expression) -> Matching | None:
+        return None
+
+    def everything(self, table: str) -> Matching | None:
         return None
 
 

@@ -1,7 +1,12 @@
 from __future__ import annotations
 
+import re
+
+import duckdb
 import pytest
 
+import pystachio
+from pystachio.errors import Unsupported
 from pystachio.planner.sql.membership import has_exists, has_null_sensitive_in
 from pystachio.planner.sql.text import tokenize
 
@@ -51,3 +56,24 @@ def test_nulls_may_matter(sql: str) -> None:
 @pytest.mark.parametrize(("sql", "expected"), [(NONE[-1], True), ("select 'exists (' from t", False)])
 def test_exists(sql: str, expected: bool) -> None:
     assert has_exists(tokenize(sql)) is expected
+
+
+@pytest.mark.parametrize(
+    "comparison",
+    [
+        "a > any (select a from t)",
+        "a >= all (select distinct t.a from t)",
+        "a + 1 = some (select a from t where a > 1 order by a limit 2)",
+        "t.a <> all (select t.a from t join u on t.a = u.b)",
+        "a < any (select b from u) and a > any (select a from t)",
+    ],
+)
+def test_a_column_is_not_compared_with_itself(comparison: str) -> None:
+    tables = "with t(a) as (values (1), (2), (3)), u(b) as (values (2), (5))"
+    with pystachio.connect(threads=1, chunk_cache=False) as session:
+        with pytest.raises(Unsupported, match="of the same name"):
+            session.sql(f"{tables} select count(*) from t where {comparison}")
+        aliased = re.sub(r"from t\b", "from t other", comparison).replace("t.a from", "other.a from")
+        aliased = aliased.replace("on t.a", "on other.a")
+        sql = f"{tables} select count(*) from t where {aliased}"
+        assert session.sql(sql).to_arrow()[0].to_pylist() == [duckdb.sql(sql).fetchall()[0][0]]

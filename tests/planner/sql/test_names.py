@@ -1,0 +1,68 @@
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+import pystachio
+from pystachio.errors import NotFound
+from pystachio.planner.sql.names import spelt_as_known
+from pystachio.planner.sql.text import tokenize
+
+KNOWN = ["Hits", "UserID", "Date", "Count", "url", "First", "Größe", 'Odd"Name']
+
+
+@pytest.mark.parametrize(
+    ("written", "spelt"),
+    [
+        ("select userid, USERID from hits h", 'select "UserID", "UserID" from "Hits" h'),
+        ("select h.userid, \"userid\", 'userid' -- userid", 'select h."UserID", "userid", \'userid\' -- userid'),
+        ("select count(*), count from hits", 'select count(*), "Count" from "Hits"'),
+        ("select URL, größe", 'select URL, "Größe"'),
+        ("order by x nulls first", "order by x nulls first"),
+        ("select t.first", 'select t."First"'),
+        ("where date >= date '2020-01-01' and date < 3", 'where "Date" >= date \'2020-01-01\' and "Date" < 3'),
+        ("cast(date as date), x::date, (date)", 'cast("Date" as date), x::date, ("Date")'),
+        ("nothing known", "nothing known"),
+    ],
+)
+def test_names_are_spelt_as_they_are_known(written: str, spelt: str) -> None:
+    assert spelt_as_known(written, tokenize(written), KNOWN) == spelt
+
+
+def test_of_names_that_differ_in_capitals_the_folded_one_is_meant() -> None:
+    for known in (["UserID", "userid"], ["userid", "UserID", "USERID"], ["UserID", "USERID"]):
+        assert spelt_as_known("select UserId", tokenize("select UserId"), known) == "select UserId"
+
+
+@pytest.fixture
+def session(tmp_path: Path) -> Any:
+    table = pa.table({"UserID": [1, 2, 3], "Year": [2019, 2020, 2020], "k": [1, 1, 2], "Count": [5, 6, 7]})
+    pq.write_table(table, tmp_path / "hits.parquet")
+    with pystachio.connect(threads=1, chunk_cache=False) as opened:
+        opened.register("Hits", tmp_path / "hits.parquet")
+        yield opened
+
+
+@pytest.mark.parametrize(
+    ("sql", "rows"),
+    [
+        ("select UserID from Hits where userid > 1 order by USERID", [{"UserID": 2}, {"UserID": 3}]),
+        ("select year, count(*) as n from hits group by Year having Year > 2019", [{"Year": 2020, "n": 2}]),
+        ("with Few as (select UserID u, k from hits where k = 1) select max(few.U) m from FEW", [{"m": 2}]),
+        ('select max(count) as Count from hits h where h."UserID" in (select userid from hits)', [{"Count": 7}]),
+        ("select userid as id from hits order by ID desc limit 1", [{"id": 3}]),
+    ],
+)
+def test_statements_need_no_quotation_marks(session: Any, sql: str, rows: list[dict[str, int]]) -> None:
+    assert session.sql(sql).to_arrow().to_pylist() == rows
+
+
+def test_a_name_that_nobody_knows_is_not_found(session: Any) -> None:
+    with pytest.raises(NotFound, match="userident"):
+        session.sql("select UserIdent from hits")
+    with pytest.raises(NotFound):
+        session.sql('select "userid" from hits')
