@@ -33,6 +33,10 @@ _SMALL_ROWS = 1 << 14
 _MOST_CODE_BYTES = 3.5
 """Bytes per value, the dictionary's included: plain strings take four for their length alone."""
 
+_LEAST_CODED = 0.9
+"""Of the rows. A writer decides for each row group: the last one, with few rows, often has plain strings, which are
+hashed to make codes."""
+
 
 @dataclass(frozen=True, slots=True, order=True)
 class FileVersion:
@@ -199,9 +203,9 @@ class Table:
     def codes_pay(self, column: int) -> bool:
         """Whether scans read the column as dictionary codes.
 
-        They do for strings of small tables, and where the whole column takes so few bytes per value that its pages must
-        hold codes: a column that fell back to plain pages would be hashed to make codes, at twice the cost of reading
-        it.
+        They do for strings of small tables, and where nearly all of the column is coded and the whole takes so few
+        bytes per value that its pages must hold codes: one that fell back to plain pages would be hashed to make codes,
+        at twice the cost of reading it.
         """
         if column not in self._codes_pay:
             self._codes_pay[column] = self._would_codes_pay(column)
@@ -216,7 +220,9 @@ class Table:
         if self.rows <= _SMALL_ROWS:
             return True
         chunks = self.chunks(column)
-        if not chunks.coded[chunks.decoded > 0].all():
+        if float(chunks.values[chunks.coded].sum(dtype=np.float64)) < _LEAST_CODED * float(
+            chunks.values.sum(dtype=np.float64)
+        ):
             return False
         return float(chunks.decoded.sum(dtype=np.float64)) <= _MOST_CODE_BYTES * self.rows
 

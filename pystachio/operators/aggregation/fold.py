@@ -20,6 +20,7 @@ from pystachio.operators.kernels.grouping import group_rows, one_group
 from pystachio.operators.kernels.selection import (
     all_null,
     concat_batches,
+    device_of,
     settled_batch,
     take,
     take_batch,
@@ -39,8 +40,11 @@ def partial_batches(
 
     `reduce` has one entry, or one for each list of distinct values where there are several.
     """
+    if len(plan.sets) > 1 and not plan.lists and reduce[0]:
+        yield from _of_sets(plan, batch, device, allow_direct)
+        return
     for number, chosen in enumerate(plan.sets or (tuple(range(len(plan.keys))),)):
-        keys = _keys(plan, batch, chosen, device)
+        keys = _keys(plan, batch, chosen)
         if plan.sets:
             keys.append(_constant(number, batch.length, device))
         if plan.tagged:
@@ -53,6 +57,30 @@ def partial_batches(
             yield _grouped(plan, keys, states, batch, device, allow_direct)
         else:
             yield Batch((*keys, *states), batch.length, batch.ready)
+
+
+def _of_sets(plan: AggregatePlan, batch: Batch, device: torch.device, allow_direct: bool) -> Iterator[Batch]:
+    """The groups of each grouping set, made of those of the least other set that has all of its keys: a rollup's rows
+    are grouped once, and after that groups (Gray et al., "Data cube", 1997)."""
+    width, everything = len(plan.keys), frozenset(range(len(plan.keys)))
+    keys = [batch.columns[key] for key in plan.keys]
+    finest = _grouped(plan, keys, _lifted(plan, batch, None, device), batch, device, allow_direct)
+    made = [(everything, finest)]
+    for number, chosen in sorted(enumerate(plan.sets), key=lambda each: len(set(each[1])), reverse=True):
+        wanted = frozenset(chosen)
+        held, source = min((each for each in made if each[0] >= wanted), key=lambda each: each[1].length)
+        columns, states = list(source.columns[:width]), list(source.columns[width:])
+        if held != wanted:
+            columns = [columns[at] if at in wanted else _without_values(columns[at]) for at in range(width)]
+            source = _grouped(plan, columns, states, source, device, allow_direct)
+            made.append((wanted, source))
+        index = _constant(number, source.length, device)
+        yield Batch((*source.columns[:width], index, *source.columns[width:]), source.length, source.ready)
+
+
+def _without_values(column: Column) -> Column:
+    """NULL in every row."""
+    return with_validity(column, torch.zeros(len(column), dtype=torch.bool, device=device_of(column)))
 
 
 def expected_groups(plan: AggregatePlan, batch: Batch, number: int, device: torch.device, *, allow_direct: bool) -> int:
@@ -204,14 +232,9 @@ def without_rows(plan: AggregatePlan, schema: Schema, device: torch.device) -> l
     return batches
 
 
-def _keys(plan: AggregatePlan, batch: Batch, chosen: tuple[int, ...], device: torch.device) -> list[Column]:
+def _keys(plan: AggregatePlan, batch: Batch, chosen: tuple[int, ...]) -> list[Column]:
     columns = [batch.columns[key] for key in plan.keys]
-    return [
-        column
-        if position in chosen
-        else with_validity(column, torch.zeros(batch.length, dtype=torch.bool, device=device))
-        for position, column in enumerate(columns)
-    ]
+    return [column if position in chosen else _without_values(column) for position, column in enumerate(columns)]
 
 
 def _masked(listed: DistinctList, batch: Batch) -> list[Column]:

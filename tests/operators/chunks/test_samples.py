@@ -91,7 +91,7 @@ def test_samples_that_are_kept_are_read_at_once(tables: Path, tmp_path: Path, mo
     monkeypatch.setattr(ChunkSamples, "ask", noted)
     assert planned(tables, tmp_path / "cache") == first
     columns = {(Path(place.file.path).parent.name, place.file.fields[place.column].name) for place in asked[0]}
-    assert columns == {("t", "text"), ("t", "number"), ("u", "price")}
+    assert columns == {("t", "text"), ("t", "number"), ("u", "price"), ("t", "k"), ("u", "k")}
     assert len(asked) == 1, "nothing is asked for a second time"
     for path in (tmp_path / "cache").rglob("*.chunk"):
         path.unlink()

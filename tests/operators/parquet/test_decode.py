@@ -5,12 +5,14 @@ from __future__ import annotations
 import random
 from pathlib import Path
 
+import duckdb
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import torch
 
+import pystachio
 from pystachio.errors import DataError, PystachioError, Unsupported
 from pystachio.io_scheduler.core.request import Extent
 from pystachio.operators.arrow import column_to_arrow, dictionary_to_arrow
@@ -233,6 +235,27 @@ async def test_codes_are_chosen_from_the_footer(tmp_path: Path) -> None:
         large = await open_table(client, path)
         assert [large.codes_pay(column) for column in range(4)] == [True, False, False, False]
         assert [(await open_table(client, small)).codes_pay(column) for column in range(4)] == [True, True, True, False]
+
+
+@pytest.mark.parametrize(("plain", "pays"), [(2_000, True), (20_000, False)])
+def test_a_few_plain_strings_do_not_cost_a_column_its_codes(tmp_path: Path, plain: int, pays: bool) -> None:
+    """A writer decides for each row group, and the last one is short."""
+    coded = pa.table({"word": [f"word {i % 500}" for i in range(40_000)], "n": range(40_000)})
+    last = pa.table({"word": [f"word {i % 700}" for i in range(plain)], "n": range(40_000, 40_000 + plain)})
+    write(coded, tmp_path / "0.parquet")
+    write(last, tmp_path / "1.parquet", use_dictionary=False)
+    everything = pa.concat_tables([coded, last])
+    with pystachio.connect(threads=1, chunk_cache=False) as session:
+        session.register("t", tmp_path)
+        table = session._catalog.refresh().tables["t"]
+        assert table.codes_pay(0) is pays
+        for sql in (
+            "select word, count(*) as n, max(n) as m from t where word <> 'word 3' group by word order by word",
+            "select word, n from t where word like '%99' order by word, n",
+        ):
+            expected = duckdb.sql(sql.replace("from t", "from everything")).to_arrow_table()
+            assert session.sql(sql).to_arrow().to_pylist() == expected.to_pylist()
+    assert everything.num_rows == 40_000 + plain
 
 
 async def test_bit_flips_never_crash(tmp_path: Path) -> None:
