@@ -126,6 +126,9 @@ def _concentration(left: ColumnProfile, left_rows: float, right: ColumnProfile, 
         return right_rows * theirs.share_in(ours) * (left_rows / ours.rows) / independent
     theirs = right.seen()
     our_range, their_range = _part(left.bounds, ours), _part(right.bounds, theirs)
+    if (ours is None or ours.range is None) and left_rows < left.source_rows:
+        # Nobody has seen what is left of the keys: it is taken to be where the other side has rows.
+        our_range = _used(left.bounds, right.bounds)
     if our_range is None and their_range is None:
         return 1.0
     our_range, their_range = our_range or left.bounds, their_range or right.bounds
@@ -139,6 +142,12 @@ def _part(bounds: Bounds, seen: Seen | None) -> Bounds | None:
     if seen is None or seen.range is None or _width(seen.range) > _MOST_OF_RANGE * _width(bounds):
         return None
     return seen.range
+
+
+def _used(bounds: Bounds, by: Bounds) -> Bounds | None:
+    """The range of the values that occur on the other side, where it is a part of the bounds only."""
+    common = max(bounds[0], by[0]), min(bounds[1], by[1])
+    return common if common[0] <= common[1] and _width(common) <= _MOST_OF_RANGE * _width(bounds) else None
 
 
 def _width(bounds: Bounds) -> int:
