@@ -202,8 +202,16 @@ class TableFacts:
         with suppress(PystachioError):  # whoever asks is told
             self._expected = self._cache.expect((self._tables[table], column) for table, column in columns)
 
+    def _await_expected(self) -> None:
+        """Nothing is read twice."""
+        if self._expected is not None:
+            expected, self._expected = self._expected, None
+            with suppress(PystachioError):  # whoever asks is told
+                expected()
+
     def everything(self, table: str) -> SampledRows | None:
         """All rows of the sample; None for a table without rows."""
+        self._await_expected()
         if table not in self._whole:
             held = self._tables[table]
             length = self._cache.sampled_rows(held)
@@ -219,10 +227,8 @@ class TableFacts:
         if any(isinstance(node, ScalarSubquery) for node in walk(predicate)):
             return None
         held = self._tables[table]
+        self._await_expected()
         try:
-            if self._expected is not None:
-                expected, self._expected = self._expected, None
-                expected()
             sample = self._cache.sample(held, columns)
             return SampledRows(self._cache, held, sample.length, select(predicate, sample)) if sample.length else None
         except PystachioError:

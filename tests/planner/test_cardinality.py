@@ -307,3 +307,19 @@ def test_keys_that_are_known_are_as_frequent_as_the_other_side_s_sample_says(fre
     found = 10_000 * 0.5 * frequent
     assert Estimator(Tags()).rows(join(read("orders"), some, 1, 0)) == pytest.approx(found, rel=0.02)
     assert Estimator(Tags()).rows(join(some, read("orders"), 0, 1)) == pytest.approx(found, rel=0.02)
+
+
+def test_several_keys_do_not_say_the_same_thing_several_times() -> None:
+    class Same(Calendar):
+        """Both keys of the calendar number its days."""
+
+        columns: ClassVar = {
+            **{("calendar", column): ColumnFacts(73_000.0, 0.0, (0, 72_999)) for column in (0, 1)},
+            **{("sale", column): ColumnFacts(1_825.0, 0.0, (36_000, 37_824)) for column in (0, 1)},
+        }
+        days: tuple[int, int] | None = (36_500, 36_864)
+
+    year = read("calendar", Call("not_equal", (field(0), field(1)), pa.bool_()))
+    one = join(read("sale"), year, 0, 0)
+    both = Join(read("sale"), year, JoinKind.INNER, (0, 1), (0, 1), (False, False))
+    assert Estimator(Same()).rows(both) <= 1.01 * Estimator(Same()).rows(one)

@@ -25,6 +25,7 @@ _LEAST_LONELY = 0.1
 """Of the rows of an anti join: whoever asks for rows without a partner expects some, while counts of distinct values
 that are a little off promise none at all, and none make every order of joins behind it look good."""
 
+_MOST_CONCENTRATED = 1e9
 _MOST_OF_RANGE = 0.5
 """A predicate that leaves values in so much of a column's range does so by chance."""
 
@@ -43,10 +44,11 @@ def join_estimate(
     domain = join_domain(left_columns, right_columns) if left_keys else 1.0
     share = 1.0 if residual is None else selectivity(residual, side_by_side(left.columns, right.columns))
     others = _excludes_equals(residual, len(left.columns))
-    concentration = math.prod(
-        _concentration(a, left.rows, b, right.rows) for a, b in zip(left_columns, right_columns, strict=True)
+    concentration = _most_telling(
+        [_concentration(a, left.rows, b, right.rows) for a, b in zip(left_columns, right_columns, strict=True)]
     )
-    pairs = _matching_pairs(left, right, left_columns, right_columns, domain) * concentration * share
+    pairs = _matching_pairs(left, right, left_columns, right_columns, domain) * concentration
+    pairs = min(pairs, left.rows * right.rows) * share
     lonely_left = 1.0 - _matched(left_columns, right_columns, right.rows, domain / concentration, share, others)
     lonely_right = 1.0 - _matched(right_columns, left_columns, left.rows, domain / concentration, share, others)
     match kind:
@@ -135,6 +137,12 @@ def _concentration(left: ColumnProfile, left_rows: float, right: ColumnProfile, 
     common = max(1, min(our_range[1], their_range[1]) - max(our_range[0], their_range[0]) + 1)
     values = left.domain / _width(left.bounds) * _width(our_range)
     return right_rows * common / _width(their_range) * left_rows / max(1.0, values) / independent
+
+
+def _most_telling(concentrations: Sequence[float]) -> float:
+    """The one that is furthest from 1: several keys may say the same thing several times."""
+    bounded = [min(_MOST_CONCENTRATED, max(1.0 / _MOST_CONCENTRATED, each)) for each in concentrations]
+    return max(bounded, key=lambda each: abs(math.log(each)), default=1.0)
 
 
 def _part(bounds: Bounds, seen: Seen | None) -> Bounds | None:

@@ -99,6 +99,11 @@ def is_selected_twice(error: BaseException) -> bool:
     return "Projections require unique expression names" in str(error)
 
 
+def is_unknown_column(error: BaseException) -> bool:
+    """Whether a column is not found."""
+    return "No field named" in str(error)
+
+
 def _syntax_error(written: str, parsed: str, text: str) -> SqlSyntaxError:
     """The parser's complaint with the line it is about and a caret under the column."""
     place = _PLACE.search(text)

@@ -22,10 +22,9 @@ _TRUTH_BEHIND: Final = (
     *("JOIN", "INNER", "LEFT", "RIGHT", "FULL", "CROSS", "WHERE", "QUALIFY"),
 )
 _IN_SUBQUERY: Final = re.compile(r"([\w.\"]+) (?:NOT )?IN \(<subquery>\)")
-_QUANTIFIED: Final = re.compile(r"\b(?:any|some|all)\b", re.IGNORECASE)
+_QUANTIFIED: Final = re.compile(r"\b(?:any|some|all)\s*\(", re.IGNORECASE)
 _QUANTIFIED_SUBQUERY: Final = re.compile(r" (?:ANY|ALL) \(<subquery>\)")
-_NAME: Final = r'(?:"(?:[^"]|"")+"|\w+)'
-_QUALIFIED: Final = re.compile(rf"{_NAME}(?:\.{_NAME})+")
+_COMPUTED: Final = re.compile(r"[()]| (?:[-+*/%]|\|\||AS) ")
 _BEFORE_QUERIES: Final = frozenset({"IN", "ANY", "SOME", "ALL"})
 _COMPARISONS: Final = frozenset({"=", "<>", "!=", "<", ">", "<=", ">=", "<=>"})
 
@@ -153,7 +152,8 @@ def refuse_own_column(display: str) -> None:
     """
     lines = display.split("\n")
     for number, line in enumerate(lines):
-        if not _QUANTIFIED_SUBQUERY.search(line):
+        compared = [re.split(r" (?:AND|OR) ", part)[-1] for part in _QUANTIFIED_SUBQUERY.split(line)[:-1]]
+        if not compared:
             continue
         depth = _depth(line)
         for at in range(number + 1, len(lines)):
@@ -161,20 +161,25 @@ def refuse_own_column(display: str) -> None:
                 break
             if _depth(lines[at]) == depth + 1 and lines[at].strip() == "Subquery:":
                 column = _put_out(lines, at)
-                if column is not None and re.search(rf'(?<![\w."]){re.escape(column)}(?![\w."])', line):
+                if column is not None and any(_reads(operand, column) for operand in compared):
                     raise Unsupported(
                         f"a comparison of {column} with ANY or ALL of a column of the same name",
                         hint="give the table inside the parentheses another name: from t other",
                     )
 
 
+def _reads(operand: str, column: str) -> bool:
+    return re.search(rf'(?<![\w."]){re.escape(column)}(?![\w."])', operand) is not None
+
+
 def _put_out(lines: Sequence[str], subquery: int) -> str | None:
-    """The qualified column that a subquery of the display puts out as it is; None for anything else."""
+    """The column that a subquery of the display puts out as it is; None for anything else."""
     for line in lines[subquery + 1 :]:
         kind, _, content = line.strip().partition(": ")
         if kind == "Projection":
-            return content if _QUALIFIED.fullmatch(content) else None
-        if kind not in ("Sort", "Limit", "Filter") and kind != "Distinct:":
+            return None if _COMPUTED.search(content) else content
+        # The left side of a join comes first: EXCEPT and INTERSECT are joins.
+        if kind not in ("Sort", "Limit", "Filter", "Distinct:", "Union") and not kind.endswith("Join"):
             return None
     return None
 

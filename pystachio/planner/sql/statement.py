@@ -12,19 +12,20 @@ import decimal
 import re
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any, Final, TypeVar
 
 import pyarrow as pa
 
-from pystachio.errors import InvalidRequest, PystachioError, Unsupported
+from pystachio.errors import InvalidRequest, PystachioError, SqlSyntaxError, Unsupported
 from pystachio.operators.batch import Schema
 from pystachio.parameter_values import no_parameter, plain
 from pystachio.planner.sql.duplicates import numbered
-from pystachio.planner.sql.errors import from_datafusion, is_selected_twice
+from pystachio.planner.sql.errors import from_datafusion, is_selected_twice, is_unknown_column
 from pystachio.planner.sql.guard import Admitted, admit
 from pystachio.planner.sql.membership import has_quantifier, refuse_own_column, refuse_repeated_comparison
-from pystachio.planner.sql.names import is_folded, quoted, spelt_as_known
+from pystachio.planner.sql.names import quoted, spelt_as_known
 from pystachio.planner.sql.patterns import is_misread
 from pystachio.planner.sql.text import tokenize
 from pystachio.planner.substrait.types import is_plannable
@@ -94,12 +95,6 @@ class SqlPlanner:
         self._tables = dict(tables)
         self._context = _context()
         self._lock = threading.Lock()
-        self._unfolded = {
-            name
-            for name, schema in tables.items()
-            if not all(map(is_folded, (name, *(field.name for field in schema))))
-        }
-        """The tables with names that are not found when they are written without quotation marks."""
         self._told: set[str] = set()
         """The tables that the context knows."""
 
@@ -117,7 +112,6 @@ class SqlPlanner:
         if any(is_misread(str(values[str(number)].as_py())) for number in admitted.patterns):
             raise Unsupported("a regular expression with a literal backslash as a parameter", hint="write it out")
         self._tell_of_tables(sql)
-        admitted = self._spelt(admitted)
         return on_deep_stack(lambda: self._plan(sql, admitted, values))
 
     def _tell_of_tables(self, sql: str) -> None:
@@ -130,18 +124,6 @@ class SqlPlanner:
                 if name not in self._told and (is_long or name.casefold() in text or not _QUOTES.isdisjoint(name)):
                     self._context.register_record_batches(quoted(name), [[_empty(schema)]])
                     self._told.add(name)
-
-    def _spelt(self, admitted: Admitted) -> Admitted:
-        """With the names of the tables that are named, and of their columns, as they are spelt there."""
-        with self._lock:
-            unfolded = self._told & self._unfolded
-        if not unfolded:
-            return admitted
-        text, tokens = admitted.sql, tokenize(admitted.sql)
-        words = {text[token.start : token.end].strip('"`').casefold() for token in tokens}
-        named = [name for name in self._tables if name.casefold() in words or not _QUOTES.isdisjoint(name)]
-        known = [each for name in named for each in (name, *(field.name for field in self._tables[name]))]
-        return replace(admitted, sql=spelt_as_known(text, tokens, known))
 
     def _plan(self, sql: str, admitted: Admitted, parameters: Mapping[str, pa.Scalar]) -> PlannedStatement:
         from datafusion import SQLOptions
@@ -162,8 +144,19 @@ class SqlPlanner:
                 raise
             if is_selected_twice(error) and (text := numbered(admitted.sql, tokenize(admitted.sql))) != admitted.sql:
                 return self._plan(sql, replace(admitted, sql=text), parameters)
+            if is_unknown_column(error) and (text := self._spelt(admitted.sql)) != admitted.sql:
+                # As it is written first: where that means something, nothing else is meant.
+                with suppress(SqlSyntaxError, InvalidRequest, Unsupported):
+                    return self._plan(sql, replace(admitted, sql=text), parameters)
             raise from_datafusion(error, sql, admitted.sql, tuple(self._tables)) from None
         return PlannedStatement(substrait, null_aware, _written_decimals(admitted.sql), not admitted.is_volatile)
+
+    def _spelt(self, sql: str) -> str:
+        """The text with the columns of the tables that it names as they are spelt there."""
+        tokens = tokenize(sql)
+        named = {sql[token.start : token.end].strip('"`').casefold() for token in tokens}
+        schemas = [schema for name, schema in self._tables.items() if name.casefold() in named]
+        return spelt_as_known(sql, tokens, [field.name for schema in schemas for field in schema])
 
 
 def plan_sql(sql: str, tables: Mapping[str, Schema], parameters: Sequence[Any] = ()) -> PlannedStatement:

@@ -1,8 +1,11 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 
 import duckdb
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 import pystachio
@@ -66,6 +69,7 @@ def test_exists(sql: str, expected: bool) -> None:
         "a + 1 = some (select a from t where a > 1 order by a limit 2)",
         "t.a <> all (select t.a from t join u on t.a = u.b)",
         "a < any (select b from u) and a > any (select a from t)",
+        "a > any (select a from t except select b from u)",
     ],
 )
 def test_a_column_is_not_compared_with_itself(comparison: str) -> None:
@@ -77,3 +81,28 @@ def test_a_column_is_not_compared_with_itself(comparison: str) -> None:
         aliased = aliased.replace("on t.a", "on other.a")
         sql = f"{tables} select count(*) from t where {aliased}"
         assert session.sql(sql).to_arrow()[0].to_pylist() == [duckdb.sql(sql).fetchall()[0][0]]
+
+
+@pytest.mark.parametrize(
+    ("sql", "count"),
+    [
+        ("select count(*) from t where c > any (select a from t) and a < 3", 1),
+        ("select count(*) from t where a < 3 and c > any (select a from t)", 1),
+        ("select count(*) from t where a in (select a from t) and c > any (select b from u)", 1),
+        ("select count(*) from t where a + 1 > any (select a + 1 from t)", 2),
+    ],
+)
+def test_other_columns_are_compared(sql: str, count: int) -> None:
+    tables = "with t(a, c) as (values (1, 0), (2, 3), (3, 1)), u(b) as (values (2), (5))"
+    assert duckdb.sql(f"{tables} {sql}").fetchall() == [(count,)]
+    with pystachio.connect(threads=1, chunk_cache=False) as session:
+        assert session.sql(f"{tables} {sql}").to_arrow()[0].to_pylist() == [count]
+
+
+def test_names_of_any_kind_are_seen(tmp_path: Path) -> None:
+    pq.write_table(pa.table({"my col": [1, 2, 3], "a-b": [1, 2, 3]}), tmp_path / "odd.parquet")
+    with pystachio.connect(threads=1, chunk_cache=False) as session:
+        session.register("odd", tmp_path / "odd.parquet")
+        for name in ("my col", "a-b"):
+            with pytest.raises(Unsupported, match="of the same name"):
+                session.sql(f'select 1 from odd where "{name}" > any (select "{name}" from odd)')

@@ -27,6 +27,11 @@ KNOWN = ["Hits", "UserID", "Date", "Count", "url", "First", "Größe", 'Odd"Name
         ("where date >= date '2020-01-01' and date < 3", 'where "Date" >= date \'2020-01-01\' and "Date" < 3'),
         ("cast(date as date), x::date, (date)", 'cast("Date" as date), x::date, ("Date")'),
         ("nothing known", "nothing known"),
+        (
+            "extract(date from date) like date, interval '1' date",
+            'extract(date from "Date") like "Date", interval \'1\' date',
+        ),
+        ("select userid from hits natural join b", "select userid from hits natural join b"),
     ],
 )
 def test_names_are_spelt_as_they_are_known(written: str, spelt: str) -> None:
@@ -55,6 +60,15 @@ def session(tmp_path: Path) -> Any:
         ("with Few as (select UserID u, k from hits where k = 1) select max(few.U) m from FEW", [{"m": 2}]),
         ('select max(count) as Count from hits h where h."UserID" in (select userid from hits)', [{"Count": 7}]),
         ("select userid as id from hits order by ID desc limit 1", [{"id": 3}]),
+        # What means something as it is written means that.
+        ('select -"Year" as year, "UserID" from "Hits" order by year limit 1', [{"year": -2020, "UserID": 2}]),
+        ('with c as (select "Year" + 1 as year from hits) select max(year) as m from c', [{"m": 2021}]),
+        ('select max("UserID") as userid from hits', [{"userid": 3}]),
+        ("with hits(userid) as (select 77) select h.userid from hits h", [{"userid": 77}]),
+        # New names are the column's, too.
+        ("select -Year as year, UserID from hits order by year, 2 limit 1", [{"Year": -2020, "UserID": 2}]),
+        ("select -Year year, UserID from hits order by year, 2 limit 1", [{"Year": -2020, "UserID": 2}]),
+        ("select sum(Year) as year, k from hits group by k order by year desc limit 1", [{"Year": 4039, "k": 1}]),
     ],
 )
 def test_statements_need_no_quotation_marks(session: Any, sql: str, rows: list[dict[str, int]]) -> None:
