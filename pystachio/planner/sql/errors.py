@@ -122,7 +122,11 @@ def _unknown_column(text: str) -> NotFound:
     column = re.search(r"No field named (.+?)\.(?:\s|$)", text)
     name = column[1].replace('"', "") if column is not None else "?"
     listed = _VALID.search(text)
-    known = [part.strip().replace('"', "") for part in listed["valid"].split(",")] if listed is not None else []
+    spelt = [part.strip() for part in listed["valid"].split(",")] if listed is not None else []
+    known = [part.replace('"', "") for part in spelt]
+    for part, bare in zip(spelt, known, strict=True):
+        if "." in name and bare.casefold() == name.casefold():
+            return NotFound(f"no column named {name}", hint=f"did you mean {part}?")
     same = [part for part in known if part.split(".")[-1] == name.split(".")[-1]]
     if same:
         return NotFound(f"no column named {name}", hint=f"did you mean {same[0]}?")

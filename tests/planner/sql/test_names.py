@@ -80,3 +80,12 @@ def test_a_name_that_nobody_knows_is_not_found(session: Any) -> None:
         session.sql("select UserIdent from hits")
     with pytest.raises(NotFound):
         session.sql('select "userid" from hits')
+
+
+def test_where_two_tables_differ_in_capitals_the_hint_is_of_the_right_one(session: Any, tmp_path: Path) -> None:
+    pq.write_table(pa.table({"userid": [1]}), tmp_path / "other.parquet")
+    session.register("other", tmp_path / "other.parquet")
+    with pytest.raises(NotFound) as caught:
+        session.sql("select h.userid, other.userid from hits h join other on true")
+    assert caught.value.hint == 'did you mean h."UserID"?'
+    assert session.sql('select h."UserID" from hits h join other on true').to_arrow().num_rows == 3
