@@ -157,15 +157,15 @@ class Estimator:
         )
         base = Estimate(total, columns)
         if predicate is None:
-            return Estimate(total, Profiles(len(columns), partial(self._with_all_seen, read, columns)))
+            return Estimate(total, Profiles(len(columns), partial(self._with_sample, read, columns)))
         share = self._matching(read, predicate, columns)
         return self._narrowed(read, predicate, columns, base.with_rows(total * share))
 
-    def _with_all_seen(self, read: Read, columns: Sequence[ColumnProfile], index: int) -> ColumnProfile:
+    def _with_sample(self, read: Read, columns: Sequence[ColumnProfile], index: int) -> ColumnProfile:
         profile = columns[index]
         if profile.bounds is None:
             return profile
-        return profile._replace(seen=partial(self._all_seen, read.table, read.columns[index]))
+        return profile._replace(sampled=partial(self._all_seen, read.table, read.columns[index]))
 
     def _all_seen(self, table: str, column: int) -> Seen | None:
         found = self._facts.everything(table)
@@ -210,7 +210,8 @@ class Estimator:
         def work_out(index: int) -> ColumnProfile:
             profile = kept.columns[index]
             if profile.bounds is not None and measured is not None and index not in of_column:
-                return profile._replace(seen=partial(measured.seen, read.columns[index]))
+                seen = partial(measured.seen, read.columns[index])
+                return profile._replace(kept=seen, sampled=seen)
             for part in of_column.get(index, ()):
                 values = _pinned(part)
                 if math.isinf(values) and profile.bounds is not None:

@@ -33,8 +33,8 @@ class Seen(Protocol):
         ...
 
     @property
-    def range(self) -> Bounds | None:
-        """The least and the greatest; None where a predicate has taken no rows away."""
+    def range(self) -> Bounds:
+        """The least and the greatest."""
         ...
 
     def share_in(self, others: Seen) -> float:
@@ -54,7 +54,8 @@ class ColumnProfile(NamedTuple):
     estimated with. `narrowing` is the share of the domain that predicates on this very column leave. `source` numbers
     the relation the column was read from, which had `source_rows` rows: several key columns of one source cannot have
     more distinct combinations than that. `nulls` is a fraction; `bounds` are those of the base column (integer-like
-    columns only). `seen` tells the values in those rows of a sample that predicates on other columns leave.
+    columns only). `kept` tells the values in those rows of a sample that predicates on other columns leave,
+    if there are any; `sampled` those of a sample in any case.
     """
 
     distinct: float
@@ -64,7 +65,8 @@ class ColumnProfile(NamedTuple):
     nulls: float = 0.0
     bounds: Bounds | None = None
     narrowing: float = 1.0
-    seen: Callable[[], Seen | None] = unseen
+    kept: Callable[[], Seen | None] = unseen
+    sampled: Callable[[], Seen | None] = unseen
 
     @property
     def is_key(self) -> bool:

@@ -274,16 +274,16 @@ class SampledRows:
         values = values if validity is None else values[validity]
         if values.shape[0] < (1 if is_all else _FEWEST_SEEN):
             return None
-        return SeenValues(values.numpy(), is_all=is_all, is_part=self._rows is not None)
+        return SeenValues(values.numpy(), is_all=is_all)
 
 
 class SeenValues:
-    """`profiles.Seen`. `is_part`: a predicate has taken rows away."""
+    """`profiles.Seen`."""
 
-    def __init__(self, values: np.ndarray, *, is_all: bool, is_part: bool) -> None:
+    def __init__(self, values: np.ndarray, *, is_all: bool) -> None:
         self.rows = len(values)
         self.is_all = is_all
-        self.range: Bounds | None = (int(values.min()), int(values.max())) if is_part else None
+        self.range: Bounds = int(values.min()), int(values.max())
         self._values = values
         self._shares: dict[int, tuple[Seen, float]] = {}
 

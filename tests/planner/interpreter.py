@@ -48,11 +48,11 @@ class Tables:
     def matching(self, table: str, columns: tuple[int, ...], predicate: Expression) -> Kept | None:
         rows = self.contents[table]
         kept = [row for row in rows if value(predicate, tuple(row[c] for c in columns)) is True]
-        return Kept(kept, max(len(rows), 1), is_part=True)
+        return Kept(kept, max(len(rows), 1))
 
     def everything(self, table: str) -> Kept | None:
         rows = self.contents[table]
-        return Kept(rows, max(len(rows), 1), is_part=False)
+        return Kept(rows, max(len(rows), 1))
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,6 @@ class Kept:
 
     rows: Sequence[Row]
     count: int
-    is_part: bool
 
     @property
     def share(self) -> float:
@@ -69,7 +68,7 @@ class Kept:
 
     def seen(self, column: int) -> Values | None:
         valid = [row[column] for row in self.rows if row[column] is not None]
-        return Values(valid, self.is_part) if valid else None
+        return Values(valid) if valid else None
 
 
 @dataclass(frozen=True)
@@ -77,7 +76,6 @@ class Values:
     """Of a column, all of them: `planner.profiles.Seen`."""
 
     values: Sequence[int]
-    is_part: bool
     is_all: bool = True
 
     @property
@@ -85,8 +83,8 @@ class Values:
         return len(self.values)
 
     @property
-    def range(self) -> tuple[int, int] | None:
-        return (min(self.values), max(self.values)) if self.is_part else None
+    def range(self) -> tuple[int, int]:
+        return min(self.values), max(self.values)
 
     def share_in(self, others: profiles.Seen) -> float:
         assert isinstance(others, Values)

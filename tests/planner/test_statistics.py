@@ -186,7 +186,7 @@ def test_what_a_predicate_leaves_of_other_columns(cache: StatisticsCache, table:
     assert found is not None
     seen = found.seen(0)
     assert seen is not None
-    low, high = seen.range or (0, 0)
+    low, high = seen.range
     assert 0 <= low < ROWS // 100
     assert ROWS // 4 - ROWS // 100 < high < ROWS // 4
     assert not seen.is_all
@@ -194,7 +194,7 @@ def test_what_a_predicate_leaves_of_other_columns(cache: StatisticsCache, table:
     assert every is not None
     other = every.seen(0)
     assert other is not None
-    assert other.range is None
+    assert other.range[1] - other.range[0] > 0.98 * ROWS
     assert other.share_in(seen) == pytest.approx(0.25, abs=0.02)
     assert found.seen(4) is None, "a text"
     never = Call("equal", (FieldReference(0, pa.int64()), Literal(-1, pa.int64())), pa.bool_())

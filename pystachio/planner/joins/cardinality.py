@@ -118,17 +118,16 @@ def _concentration(left: ColumnProfile, left_rows: float, right: ColumnProfile, 
         return 1.0
     # From here on the left one is the key.
     independent = left_rows * right_rows / pair_domain(left, right) * _overlap(left, right)
-    ours = left.seen()
     if independent <= 0:
         return 1.0
-    if ours is not None and ours.is_all and ours.range is not None:
-        theirs = right.seen()
+    ours = left.kept()
+    if ours is not None and ours.is_all:
+        theirs = right.sampled()
         if theirs is None:
             return 1.0
         return right_rows * theirs.share_in(ours) * (left_rows / ours.rows) / independent
-    theirs = right.seen()
-    our_range, their_range = _part(left.bounds, ours), _part(right.bounds, theirs)
-    if (ours is None or ours.range is None) and left_rows < left.source_rows:
+    our_range, their_range = _part(left.bounds, ours), _part(right.bounds, right.kept())
+    if ours is None and left_rows < left.source_rows:
         # Nobody has seen what is left of the keys: it is taken to be where the other side has rows.
         our_range = _used(left.bounds, right.bounds)
     if our_range is None and their_range is None:
@@ -147,7 +146,7 @@ def _most_telling(concentrations: Sequence[float]) -> float:
 
 def _part(bounds: Bounds, seen: Seen | None) -> Bounds | None:
     """The range that was seen, where it is a part of the bounds only."""
-    if seen is None or seen.range is None or _width(seen.range) > _MOST_OF_RANGE * _width(bounds):
+    if seen is None or _width(seen.range) > _MOST_OF_RANGE * _width(bounds):
         return None
     return seen.range
 
