@@ -112,11 +112,13 @@ class Dictionary:
     """Distinct non-NULL values that codes refer to; immutable, compared by identity.
 
     Batches of one scan column share one object per file version where they can, so that equal identity means equal
-    codes. `derived` holds what was made of the values once (their Arrow array, results of expressions).
+    codes. `derived` holds what was made of the values once (their Arrow array, results of expressions). Dictionaries of
+    one `family` are states of one that grows: a code that two of them have means the same in both.
     """
 
     values: BytesColumn | FixedColumn
     derived: dict[object, object] = field(default_factory=dict)
+    family: object | None = None
 
     def __len__(self) -> int:
         return len(self.values)

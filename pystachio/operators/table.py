@@ -18,6 +18,7 @@ import pyarrow.parquet as pq
 from pystachio.errors import DataError, Unsupported
 from pystachio.operators.batch import Field, Schema
 from pystachio.operators.column import Bounds, normalise_type
+from pystachio.operators.kernels import native
 from pystachio.operators.parquet.chunks import Descriptions, describe_chunks
 from pystachio.operators.parquet.column_chunks import (
     ColumnChunks,
@@ -34,8 +35,7 @@ _MOST_CODE_BYTES = 3.5
 """Bytes per value, the dictionary's included: plain strings take four for their length alone."""
 
 _LEAST_CODED = 0.9
-"""Of the rows. A writer decides for each row group: the last one, with few rows, often has plain strings, which are
-hashed to make codes."""
+"""Of the rows. A writer decides for each row group: the last one, with few rows, often has plain strings."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -159,7 +159,7 @@ class Table:
     files: tuple[ParquetFile, ...]
     dictionaries: dict[int, SharedDictionary] = field(default_factory=dict, repr=False)
     _bounds: dict[int, Bounds | None] = field(default_factory=dict, repr=False)
-    _codes_pay: dict[int, bool] = field(default_factory=dict, repr=False)
+    _holds_codes: dict[int, bool] = field(default_factory=dict, repr=False)
 
     @cached_property
     def version(self) -> tuple[FileVersion, ...]:
@@ -203,19 +203,24 @@ class Table:
     def codes_pay(self, column: int) -> bool:
         """Whether scans read the column as dictionary codes.
 
-        They do for strings of small tables, and where nearly all of the column is coded and the whole takes so few
-        bytes per value that its pages must hold codes: one that fell back to plain pages would be hashed to make codes,
-        at twice the cost of reading it.
+        They do for strings, as long as the column's `SharedDictionary` does not say that there are too many of them.
+        Without the compiled library they only do where the files `hold_codes`: it takes hashing to make some.
         """
-        if column not in self._codes_pay:
-            self._codes_pay[column] = self._would_codes_pay(column)
-        return self._codes_pay[column] and not (column in self.dictionaries and self.dictionaries[column].overflowed)
-
-    def _would_codes_pay(self, column: int) -> bool:
-        type_ = self.schema[column].type
-        if not _is_text(type_):
+        if column in self.dictionaries and self.dictionaries[column].overflowed:
             return False
-        if not self._is_byte_array(column):
+        if native.library() is None:
+            return self.holds_codes(column)
+        return _is_text(self.schema[column].type) and self._is_byte_array(column)
+
+    def holds_codes(self, column: int) -> bool:
+        """Whether the files have dictionary codes of the column: nearly all of it is coded, and the whole takes so few
+        bytes per value that its pages must hold codes; or the table is small."""
+        if column not in self._holds_codes:
+            self._holds_codes[column] = self._would_hold_codes(column)
+        return self._holds_codes[column]
+
+    def _would_hold_codes(self, column: int) -> bool:
+        if not _is_text(self.schema[column].type) or not self._is_byte_array(column):
             return False
         if self.rows <= _SMALL_ROWS:
             return True

@@ -162,7 +162,7 @@ def _run(file: ParquetFile, first: int, count: int, reach: int) -> SampledRun:
 
 
 def _parts(table: Table, column: int, runs: Sequence[SampledRun], fetch: Fetch) -> Iterator[Column]:
-    shared = table.dictionary(column) if table.codes_pay(column) else None
+    shared = table.dictionary(column) if table.holds_codes(column) else None
     for run in runs:
         file = run.file
         position = file.positions[table.schema[column].name]

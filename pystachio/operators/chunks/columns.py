@@ -14,7 +14,6 @@ import xxhash
 
 from pystachio.errors import Cancelled, PystachioError
 from pystachio.io_scheduler.client import HostBuffer
-from pystachio.operators.arrow import dictionary_to_arrow
 from pystachio.operators.chunks.cache import USUAL_RATE, ChunkCache
 from pystachio.operators.chunks.format import NotUsable, decode
 from pystachio.operators.chunks.place import ChunkPlace
@@ -95,8 +94,12 @@ class ChunkColumns:
             self.cache.store.discard(chunk)
             return None
         self.cache.store.used(chunk)
+        shared = self.dictionaries.get(position)
         if isinstance(column, DictionaryColumn):
-            column = translated(column, self.dictionaries.get(position))
+            column = translated(column, shared)
+        elif isinstance(column, BytesColumn) and shared is not None:
+            coded = shared.encode_plain(column)
+            column = column if coded is None else coded
         self.hot.keep(unit, position, column, time.thread_time() - started + chunk.nbytes / USUAL_RATE)
         return column
 
@@ -129,7 +132,8 @@ def translated(column: DictionaryColumn, shared: SharedDictionary | None) -> Col
     found = None
     if shared is not None:
         content = _content(values)
-        found = shared.kept(content, len(values)) or shared.translate(dictionary_to_arrow(values), content)
+        assert isinstance(values.values, BytesColumn)
+        found = shared.kept(content, len(values)) or shared.translate(values.values, content)
     if found is None:
         return selection.decode(column)
     translation, dictionary = found

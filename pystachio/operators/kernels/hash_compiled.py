@@ -217,19 +217,20 @@ def _number(
 ) -> tuple[torch.Tensor, int]:
     """Slots (int64 [capacity, width]) after numbering all rows, and how many groups there are."""
     largest = capacity_for(rows)
-    slots, groups = _free_slots(library, min(_FIRST_CAPACITY, largest), width), ctypes.c_int64(0)
+    slots, groups = free_slots(library, min(_FIRST_CAPACITY, largest), width), ctypes.c_int64(0)
     row = number(0, slots, groups)
     while row < rows:
         wanted = capacity_for(expected_groups(groups.value, row, rows))
         capacity = min(max(wanted, 2 * len(slots)), _LARGEST_STEP * len(slots), largest)
-        larger = _free_slots(library, capacity, width)
+        larger = free_slots(library, capacity, width)
         grow(slots.data_ptr(), len(slots), larger.data_ptr(), len(larger))
         slots = larger
         row = number(row, slots, groups)
     return slots, groups.value
 
 
-def _free_slots(library: ctypes.CDLL, capacity: int, width: int) -> torch.Tensor:
+def free_slots(library: ctypes.CDLL, capacity: int, width: int) -> torch.Tensor:
+    """int64 [capacity, width] of a table that has nothing."""
     slots = torch.empty(capacity, width, dtype=torch.int64)
     library.pystachio_clear(slots.data_ptr(), slots.nbytes)
     return slots

@@ -31,6 +31,19 @@ _FEW_ROWS: Final = 256
 _FEW_CANDIDATES: Final = 1024
 """So many rows are sorted as they are."""
 _SIGN: Final = -(2**63)
+_FEW_VALUES: Final = 1 << 14
+_COMPARISONS: Final = 64
+"""With a value of a dictionary, which take as long as its share of sorting them all. Threads may miscount."""
+
+
+def are_ranks_due(dictionary: Dictionary) -> bool:
+    """Whether `ranks` are there, or cost little, or have been asked for so often that they pay: putting a value of a
+    large dictionary in order takes as long as comparing it many times."""
+    if "ranks" in dictionary.derived or len(dictionary) <= _FEW_VALUES:
+        return True
+    asked = cast(int, dictionary.derived.get("asked for ranks", 0)) + 1
+    dictionary.derived["asked for ranks"] = asked
+    return asked > _COMPARISONS
 
 
 def ranks(dictionary: Dictionary, device: torch.device) -> torch.Tensor:

@@ -21,7 +21,7 @@ from pystachio.operators.column import (
 )
 from pystachio.operators.kernels import primitives
 from pystachio.operators.kernels.host_memory import is_shared, joined, ones, taken
-from pystachio.operators.kernels.strings import index, unify
+from pystachio.operators.kernels.strings import index, newest, unify
 from pystachio.operators.kernels.texts import take_texts
 from pystachio.operators.kernels.views import (
     can_view,
@@ -136,7 +136,7 @@ def concat(columns: Sequence[Column]) -> Column:
         return columns[0]
     if all(isinstance(column, DictionaryColumn) for column in columns):
         coded = [column for column in columns if isinstance(column, DictionaryColumn)]
-        dictionaries = {column.dictionary for column in coded}
+        dictionaries = newest(coded)
         if len(dictionaries) == 1 or sum(map(len, dictionaries)) <= max(1024, sum(map(len, coded))):
             return _concat_codes(unify(coded))
     plain = [decode(column) if isinstance(column, DictionaryColumn) else column for column in columns]

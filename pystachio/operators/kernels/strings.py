@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Final, cast
 
 import pyarrow as pa
@@ -50,17 +50,30 @@ def arrow_view(column: BytesColumn | FixedColumn) -> pa.Array:
 
 def unify(columns: Sequence[DictionaryColumn]) -> list[DictionaryColumn]:
     """The same columns on one dictionary. Columns that share one already come back as they are."""
-    dictionaries = tuple(dict.fromkeys(column.dictionary for column in columns))
-    if len(dictionaries) <= 1:
+    if len({column.dictionary for column in columns}) <= 1:
         return list(columns)
-    target = _union(dictionaries)
+    dictionaries = newest(columns)
+    target = dictionaries[0] if len(dictionaries) == 1 else _union(dictionaries)
     return [recode(column, target) for column in columns]
+
+
+def newest(columns: Iterable[DictionaryColumn]) -> tuple[Dictionary, ...]:
+    """The columns' dictionaries: of those of one family only the largest, in which the others' codes mean the same."""
+    found: dict[object, Dictionary] = {}
+    for dictionary in dict.fromkeys(column.dictionary for column in columns):
+        key = dictionary if dictionary.family is None else dictionary.family
+        known = found.get(key)
+        if known is None or len(known) < len(dictionary):
+            found[key] = dictionary
+    return tuple(found.values())
 
 
 def recode(column: DictionaryColumn, target: Dictionary) -> DictionaryColumn:
     """The column on `target`, which must hold every value of its dictionary."""
     if column.dictionary is target:
         return column
+    if _is_older(column.dictionary, target):
+        return DictionaryColumn(column.type, column.codes, target, column.validity)
     codes = of_codes(translate(column.dictionary, target, column.codes.device), column)
     return DictionaryColumn(column.type, codes, target, column.validity)
 
@@ -81,7 +94,16 @@ def translate(source: Dictionary, target: Dictionary, device: torch.device = _HO
     return table_on(source, key, cast(torch.Tensor, known), device)
 
 
+def _is_older(dictionary: Dictionary, other: Dictionary) -> bool:
+    """Whether all codes of a dictionary mean the same in the other one."""
+    return dictionary.family is not None and dictionary.family is other.family and len(dictionary) <= len(other)
+
+
 def _positions(source: Dictionary, target: Dictionary) -> torch.Tensor:
+    if source.family is not None and source.family is target.family:
+        positions = torch.arange(len(source), dtype=torch.int32)
+        positions[len(target) :] = -1
+        return positions
     if isinstance(source.values, BytesColumn) and isinstance(target.values, BytesColumn):
         return find_texts(source.values, target)
     mapping = column_from_arrow(

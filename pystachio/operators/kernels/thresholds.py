@@ -21,7 +21,7 @@ from pystachio.operators.column import (
     FixedColumn,
     WideDecimalColumn,
 )
-from pystachio.operators.kernels.ordering import Direction, ordered_bits, ranks, values_by_rank
+from pystachio.operators.kernels.ordering import Direction, are_ranks_due, ordered_bits, ranks, values_by_rank
 from pystachio.operators.kernels.selection import plain, take
 from pystachio.operators.kernels.strings import arrow_view, index
 
@@ -57,7 +57,8 @@ class KeyThreshold:
 
     def masks_of_values(self, dictionary: Dictionary) -> Masks:
         """Each value of the dictionary against the threshold."""
-        if self.value is not None and isinstance(dictionary.values, BytesColumn) and len(dictionary):
+        is_text = self.value is not None and isinstance(dictionary.values, BytesColumn)
+        if is_text and len(dictionary) and are_ranks_due(dictionary):
             return self._of_places(dictionary, ranks(dictionary, torch.device("cpu")).numpy())
         return self.masks(dictionary.values)
 
@@ -120,6 +121,10 @@ class KeyThreshold:
         dictionary = column.dictionary
         if len(dictionary) == 0:
             return np.zeros(len(column), np.bool_), np.zeros(len(column), np.bool_)
+        if len(column) >= len(dictionary) and not are_ranks_due(dictionary):
+            codes = column.codes.numpy()
+            before, ties = self.masks_of_values(dictionary)
+            return before[codes], ties[codes]
         places = ranks(dictionary, torch.device("cpu")).index_select(0, index(column.codes)).numpy()
         return self._of_places(dictionary, places)
 
@@ -181,7 +186,9 @@ def _numbers(column: Column) -> np.ndarray | None:
     match column:
         case FixedColumn(values=values):
             found = ordered_bits(values) if values.dtype.is_floating_point else values
-        case DictionaryColumn(dictionary=Dictionary(values=BytesColumn())) if len(column.dictionary):
+        case DictionaryColumn(dictionary=Dictionary(values=BytesColumn()) as known) if len(known) and are_ranks_due(
+            known
+        ):
             found = ranks(column.dictionary, column.codes.device).index_select(0, index(column.codes))
         case _:
             pass

@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 
 from pystachio.errors import DataError, PystachioError, ResourceExhausted
 from pystachio.operators.arrow import column_from_arrow
-from pystachio.operators.column import Bounds, Column, FixedColumn, normalise_type
+from pystachio.operators.column import Bounds, BytesColumn, Column, FixedColumn, normalise_type
 from pystachio.operators.kernels import native
 from pystachio.operators.kernels.selection import concat
 from pystachio.operators.narrowing import narrow, small_decimals
@@ -151,7 +151,7 @@ class RowGroupDecoder:
     @cached_property
     def _reader(self) -> Any:
         """pyarrow's, made when it is first needed."""
-        leaves = [self._file.fields[column].leaf for column in self._coded]
+        leaves = [self._file.fields[column].leaf for column in self._coded if self._has_codes(column)]
         paths = [self._file.metadata.schema.column(leaf).path for leaf in leaves if not self._has_deltas(leaf)]
         try:
             return pq.ParquetFile(
@@ -163,6 +163,11 @@ class RowGroupDecoder:
             ).reader
         except (pa.ArrowException, OSError, ValueError) as error:
             raise DataError(f"cannot open the Parquet file: {self._file.path}: {error}") from error
+
+    def _has_codes(self, column: int) -> bool:
+        """Whether pyarrow is to read codes, or make them: with the library it is better at that."""
+        chunks = self._file.chunks(column)
+        return native.library() is None or all(chunks[group].coded for group in self._groups)
 
     def _has_deltas(self, leaf: int | None) -> bool:
         """Whether a page may hold its strings' lengths or prefixes as differences: pyarrow makes no codes of those."""
@@ -218,6 +223,9 @@ class RowGroupDecoder:
         leaf = self._file.fields[column].leaf
         short = self._file.metadata.schema.column(leaf).physical_type in _SHORT
         converted = small_decimals(array) if short and pa.types.is_decimal128(array.type) else column_from_arrow(array)
+        if isinstance(converted, BytesColumn) and dictionary is not None:
+            coded = dictionary.encode_plain(converted)
+            return converted if coded is None else coded
         return narrow(converted, bounds) if isinstance(converted, FixedColumn) else converted
 
     def _place(self, column: int) -> str:
@@ -231,7 +239,9 @@ def _storage(array: pa.Array) -> pa.Array:
 
 def _coded(array: pa.DictionaryArray, dictionary: SharedDictionary | None, place: Hashable) -> Column:
     type_ = normalise_type(array.type)
-    coded = None if dictionary is None else dictionary.encode(array, type_, place)
+    coded = None
+    if dictionary is not None and not dictionary.is_too_varied(len(array.dictionary), len(array)):
+        coded = dictionary.encode(array, type_, place)
     if coded is not None:
         return coded
     large = pa.large_string() if pa.types.is_string(type_) else pa.large_binary()

@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
-import pyarrow as pa
 import torch
 
 from pystachio.errors import DataError, ResourceExhausted
@@ -160,16 +159,17 @@ class NativeDecoder:
         self, column: int, storage: Storage, parts: _Parts, dictionary: SharedDictionary | None, rows: int
     ) -> Column:
         surveys = [self._survey(column, parts, part) for part in range(len(parts))]
-        if dictionary is not None and surveys:
-            if all(survey.plain_rows == 0 for survey in surveys):
-                coded = self._coded(column, storage, parts, surveys, dictionary, rows)
-                if coded is not None:
-                    return coded
-            elif not dictionary.overflowed:
-                raise NotHandled  # codes of plain strings are made by hashing, which pyarrow does well
+        in_codes = all(survey.plain_rows == 0 for survey in surveys)
+        if dictionary is not None and in_codes:
+            coded = self._coded(column, storage, parts, surveys, dictionary, rows)
+            if coded is not None:
+                return coded
         if any(survey.coded_rows for survey in surveys):
-            return self._looked_up(column, storage, parts, surveys, rows)
-        return self._plain(column, storage, parts, surveys, rows)
+            texts = self._looked_up(column, storage, parts, surveys, rows)
+        else:
+            texts = self._plain(column, storage, parts, surveys, rows)
+        coded = None if dictionary is None or in_codes else dictionary.encode_plain(texts)
+        return texts if coded is None else coded
 
     def _coded(
         self,
@@ -180,14 +180,16 @@ class NativeDecoder:
         dictionary: SharedDictionary,
         rows: int,
     ) -> DictionaryColumn | None:
-        """Codes of the shared dictionary, translated while they are read; None when that dictionary overflows."""
+        """Codes of the shared dictionary, translated while they are read; None when they are not worth it."""
+        if dictionary.is_too_varied(sum(survey.dictionary_values for survey in surveys), rows):
+            return None
         tables = []
         for part, survey in enumerate(surveys):
             place = self._file.version, parts.groups[part], column
             translated = dictionary.kept(place, survey.dictionary_values)
             if translated is None:
                 values = self._dictionary(column, parts, part, survey)
-                translated = dictionary.translate(_small_array(values), place)
+                translated = dictionary.translate(values, place)
             if translated is None:
                 return None
             tables.append(translated)
@@ -320,10 +322,3 @@ def _pinned(view: memoryview) -> tuple[int, object]:
 
 def _table_address(table: torch.Tensor) -> int | None:
     return table.data_ptr() or None
-
-
-def _small_array(column: BytesColumn) -> pa.Array:
-    """A dictionary as Arrow's string or binary."""
-    offsets = column.offsets.numpy().astype(np.int32)
-    buffers = [None, pa.py_buffer(offsets), pa.py_buffer(column.data.numpy())]
-    return pa.Array.from_buffers(column.type, len(column), buffers)

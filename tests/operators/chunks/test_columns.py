@@ -48,7 +48,9 @@ def test_other_codes_are_translated() -> None:
 def test_codes_are_translated_into_the_dtype_of_a_large_dictionary() -> None:
     shared = SharedDictionary()
     translated(coded([f"{n:03}" for n in range(100)], [0] * 200), shared)
-    shared.translate(pa.array([f"{n:03}" for n in range(1000)]), None)
+    many = column_from_arrow(pa.array([f"{n:03}" for n in range(1000)]))
+    assert isinstance(many, BytesColumn)
+    shared.translate(many, None)
     found = translated(coded([f"{n:03}" for n in range(3)], CODES), shared)
     assert isinstance(found, DictionaryColumn)
     assert found.codes.dtype == torch.int16

@@ -17,6 +17,7 @@ from pystachio.errors import DataError, PystachioError, Unsupported
 from pystachio.io_scheduler.core.request import Extent
 from pystachio.operators.arrow import column_to_arrow, dictionary_to_arrow
 from pystachio.operators.column import BytesColumn, DictionaryColumn, FixedColumn, normalise_type
+from pystachio.operators.kernels.selection import concat
 from pystachio.operators.parquet.decode import FetchedExtents, RowGroupDecoder
 from pystachio.operators.parquet.dictionary import SharedDictionary
 from tests.operators.parquet_sources import decode, every_type, open_file, open_table, reading, write
@@ -219,7 +220,7 @@ async def test_a_large_dictionary_falls_back_to_bytes(tmp_path: Path) -> None:
         assert column_to_arrow(column).to_pylist() == words * 2
 
 
-async def test_codes_are_chosen_from_the_footer(tmp_path: Path) -> None:
+async def test_which_columns_are_read_as_codes(tmp_path: Path) -> None:
     rows = 40_000
     table = pa.table(
         {
@@ -233,8 +234,31 @@ async def test_codes_are_chosen_from_the_footer(tmp_path: Path) -> None:
     small = write(table.slice(0, 100), tmp_path / "small.parquet")
     async with reading() as client:
         large = await open_table(client, path)
-        assert [large.codes_pay(column) for column in range(4)] == [True, False, False, False]
-        assert [(await open_table(client, small)).codes_pay(column) for column in range(4)] == [True, True, True, False]
+        assert [large.holds_codes(column) for column in range(4)] == [True, False, False, False]
+        assert [large.codes_pay(column) for column in range(4)] == [True, True, True, False]
+        for index, name in enumerate(("few", "unique", "plain")):
+            column = await decode(client, large.files[0], [0], index, large.dictionary(index))
+            assert isinstance(column, DictionaryColumn) is (name != "unique"), "values of their own are not worth codes"
+            assert column_to_arrow(column).equals(expected(path, name, pa.string()))
+        assert [large.codes_pay(column) for column in range(4)] == [True, False, True, False]
+        little = await open_table(client, small)
+        assert [little.holds_codes(column) for column in range(4)] == [True, True, True, False]
+
+
+async def test_plain_strings_become_codes_of_one_dictionary(tmp_path: Path) -> None:
+    """Row groups of which each adds values, one of them of NULLs only."""
+    words = [None if i % 7 == 0 else f"word {i * i % (500 + i // 50)}" for i in range(60_000)] + [None] * 20_000
+    path = write(pa.table({"w": pa.array(words, pa.string())}), tmp_path / "t.parquet", row_group_size=20_000)
+    plain = write(pq.read_table(path), tmp_path / "p.parquet", row_group_size=20_000, use_dictionary=False)
+    async with reading() as client:
+        file = await open_file(client, plain)
+        shared = SharedDictionary()
+        columns = [await decode(client, file, groups, 0, shared) for groups in ([0], [1, 2], [3], [0, 1, 2, 3])]
+    assert all(isinstance(column, DictionaryColumn) for column in columns)
+    whole = concat([columns[0], columns[1], columns[2]])
+    assert isinstance(whole, DictionaryColumn)
+    assert whole.dictionary is shared.current
+    assert column_to_arrow(whole).to_pylist() == column_to_arrow(columns[3]).to_pylist() == words
 
 
 @pytest.mark.parametrize(("plain", "pays"), [(2_000, True), (20_000, False)])
@@ -248,7 +272,7 @@ def test_a_few_plain_strings_do_not_cost_a_column_its_codes(tmp_path: Path, plai
     with pystachio.connect(threads=1, chunk_cache=False) as session:
         session.register("t", tmp_path)
         table = session._catalog.refresh().tables["t"]
-        assert table.codes_pay(0) is pays
+        assert table.holds_codes(0) is pays
         for sql in (
             "select word, count(*) as n, max(n) as m from t where word <> 'word 3' group by word order by word",
             "select word, n from t where word like '%99' order by word, n",

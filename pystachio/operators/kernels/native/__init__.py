@@ -14,7 +14,7 @@ from pathlib import Path
 
 from pystachio.compiled import CompiledLibrary, load_library
 
-INTERFACE_VERSION = 29
+INTERFACE_VERSION = 30
 _NAME = "_native"
 
 FEW_ROWS = 1 << 12
@@ -207,6 +207,7 @@ def _declare_arrays(loaded: ctypes.CDLL) -> None:
         "grow_keys": (pointer, number, pointer, number),
         "find_keys": (pointer, number, pointer, number, pointer),
         "grow_texts": (pointer, number, pointer, number),
+        "enter_texts": (pointer, pointer, number, number, pointer, number),
         "find_texts": (pointer, pointer, pointer, number, pointer, number, pointer, pointer, pointer),
         "hash_texts": (pointer, pointer, number, pointer),
         "match_pieces": (pointer, pointer, number, number, pointer, pointer, number, pointer),

@@ -46,6 +46,10 @@ PS_EXPORT void pystachio_find_keys(const int64_t *keys, int64_t rows, const ps_k
 PS_EXPORT void pystachio_grow_texts(const uint64_t *slots, int64_t capacity, uint64_t *larger,
                                     int64_t larger_capacity);
 
+/* Puts distinct strings that the table does not have into it, numbered from `number`. It must have room. */
+PS_EXPORT void pystachio_enter_texts(const int64_t *offsets, const uint8_t *data, int64_t rows, int64_t number,
+                                     uint64_t *slots, int64_t capacity);
+
 PS_EXPORT int64_t pystachio_number_texts(const int64_t *offsets, const uint8_t *data, const uint8_t *validity,
                                          int64_t row, int64_t rows, uint64_t *slots, int64_t capacity,
                                          int64_t *places, int32_t *numbers, int32_t *first, int64_t *groups);

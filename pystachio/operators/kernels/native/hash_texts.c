@@ -69,9 +69,20 @@ void pystachio_grow_texts(const uint64_t *slots, int64_t capacity, uint64_t *lar
     }
 }
 
-PS_INLINE int same_tag(uint64_t slot, uint64_t hash) { return (slot ^ hash) >> 32 == 0; }
-
 PS_INLINE uint64_t slot_of(uint64_t hash, int64_t number) { return (hash >> 32 << 32) | (uint32_t)number; }
+
+void pystachio_enter_texts(const int64_t *offsets, const uint8_t *data, int64_t rows, int64_t number, uint64_t *slots,
+                           int64_t capacity) {
+    uint64_t mask = (uint64_t)capacity - 1;
+    int shift = home_shift(capacity);
+    for (int64_t i = 0; i < rows; i++) {
+        uint64_t hash = hash_text(data + offsets[i], (size_t)(offsets[i + 1] - offsets[i])), at = hash >> shift;
+        while (slots[at]) at = (at + 1) & mask;
+        slots[at] = slot_of(hash, number + i);
+    }
+}
+
+PS_INLINE int same_tag(uint64_t slot, uint64_t hash) { return (slot ^ hash) >> 32 == 0; }
 
 PS_INLINE int64_t number_in(uint64_t slot) { return (int64_t)(uint32_t)slot - 1; }
 
