@@ -162,15 +162,14 @@ def _evaluate_values(
 def _true_codes(result: Column) -> CodeRanges | None:
     if not isinstance(result, FixedColumn) or result.values.dtype != torch.bool or result.validity is not None:
         return None
-    ranges: list[tuple[int, int]] = []
-    for code in primitives(result.values.device).indices_of_true(result.values).tolist():
-        if ranges and ranges[-1][1] == code - 1:
-            ranges[-1] = (ranges[-1][0], code)
-        elif len(ranges) == _COMPARED_RANGES:
-            return None
-        else:
-            ranges.append((code, code))
-    return tuple(ranges)
+    codes = primitives(result.values.device).indices_of_true(result.values)
+    if not codes.shape[0]:
+        return ()
+    last = torch.nonzero(codes.diff() != 1).view(-1)
+    if last.shape[0] >= _COMPARED_RANGES:
+        return None
+    ends = [*codes[last].tolist(), int(codes[-1])]
+    return tuple(zip([int(codes[0]), *codes[last + 1].tolist()], ends, strict=True))
 
 
 def _spread(known: DistinctResult, column: DictionaryColumn) -> Column:
