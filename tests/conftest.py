@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 import torch
@@ -17,6 +18,28 @@ settings.load_profile("untimed")
 if not torch.cuda.is_available():
     # Read when triton is imported, by whichever test comes first.
     os.environ.setdefault("TRITON_INTERPRET", "1")
+
+# What these assert depends neither on time nor on the processes of this machine, so several of them run at once.
+BESIDE_OTHERS = tuple(
+    Path(__file__).parent / name
+    for name in (
+        "cluster/test_statements.py",
+        "cluster/test_tpch.py",
+        "gpu",
+        "operators",
+        "planner",
+        "queries",
+        "server/simulation",
+        "simulation",
+    )
+)
+
+
+@pytest.hookimpl(tryfirst=True)  # Before `-m` chooses.
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if not any(item.path.is_relative_to(path) for path in BESIDE_OTHERS):
+            item.add_marker(pytest.mark.alone)
 
 
 @pytest.fixture(autouse=True, scope="session")
