@@ -19,6 +19,7 @@ from pystachio.operators.arrow import column_to_arrow, dictionary_from_arrow, di
 from pystachio.operators.batch import column_nbytes
 from pystachio.operators.column import Bounds, BytesColumn, Column, Dictionary, DictionaryColumn, FixedColumn
 from pystachio.operators.kernels.key_sets import KeySet, key_set
+from pystachio.operators.kernels.texts import find_texts
 
 MOST_STRINGS = 1 << 16
 """String keys (rows of plain ones, distinct ones) beyond which a filter costs more than it saves."""
@@ -65,6 +66,9 @@ class RuntimeFilter:
                 return _select_integers(values, column.validity, column.bounds, self.bounds, self.keys)
             case DictionaryColumn() if self.values is not None:
                 return _select_codes(column, self.values)
+            case BytesColumn() if self.values is not None:
+                # NULL has no code.
+                return _positions(find_texts(column, self.values).numpy() >= 0)
             case _:
                 return None if column.validity is None else _positions(column.validity.numpy())
 

@@ -66,6 +66,7 @@ from pystachio.planner.runtime_filters import (
     Side,
     WantedFilter,
     filtering_keys,
+    share_left,
     through_aggregate,
     through_join,
     through_project,
@@ -222,15 +223,17 @@ class _Lowering:
 
     def _join(self, plan: Join, needed: Needed, filters: tuple[WantedFilter, ...]) -> _Lowered:
         build = choose_build(plan, self._estimator.estimate(plan.left), self._estimator.estimate(plan.right))
-        own = {key: next(self._slots) for key in filtering_keys(plan, build, self._estimator)}
         left_filters, right_filters = through_join(plan, filters)
-        if build == "right":
-            left_filters += tuple(WantedFilter(slot, plan.left_keys[key]) for key, slot in own.items())
-        else:
-            right_filters += tuple(WantedFilter(slot, plan.right_keys[key]) for key, slot in own.items())
         left_needed, right_needed = needed_of_join(plan, needed)
-        left = self.lower(plan.left, left_needed, left_filters)
-        right = self.lower(plan.right, right_needed, right_filters)
+        # Which filters the build side takes decides about those that it makes.
+        if build == "right":
+            right, share = self._lower_build(plan.right, right_needed, right_filters)
+            own = self._own_filters(plan, build, share)
+            left = self.lower(plan.left, left_needed, (*left_filters, *own.values()))
+        else:
+            left, share = self._lower_build(plan.left, left_needed, left_filters)
+            own = self._own_filters(plan, build, share)
+            right = self.lower(plan.right, right_needed, (*right_filters, *own.values()))
         both = _both_sides(plan, left, right)
         put_out = _put_out(plan, both, left, right)
         operator = JoinOperator(
@@ -248,9 +251,25 @@ class _Lowering:
         )
         return _Lowered(operator, _places(needed))
 
-    def _published(self, slot: int | None) -> int | None:
+    def _lower_build(
+        self, plan: LogicalPlan, needed: Needed, filters: tuple[WantedFilter, ...]
+    ) -> tuple[_Lowered, float]:
+        """And the share of its rows that the filters will leave, as far as scans take them."""
+        others, self._used_slots = self._used_slots, set()
+        lowered = self.lower(plan, needed, filters)
+        share = share_left(filters, self._used_slots)
+        self._used_slots |= others
+        return lowered, share
+
+    def _own_filters(self, join: Join, build: Side, share: float) -> dict[int, WantedFilter]:
+        """What the build side tells the probe side, by the position of the key."""
+        keys = join.left_keys if build == "right" else join.right_keys
+        passing = filtering_keys(join, build, self._estimator, share)
+        return {key: WantedFilter(next(self._slots), keys[key], passes) for key, passes in passing.items()}
+
+    def _published(self, wanted: WantedFilter | None) -> int | None:
         """A filter that no scan took is not worth making."""
-        return slot if slot in self._used_slots else None
+        return wanted.slot if wanted is not None and wanted.slot in self._used_slots else None
 
     def _aggregate(self, plan: Aggregate, filters: tuple[WantedFilter, ...]) -> _Lowered:
         source = self.lower(plan.input, needed_of_aggregate(plan, plan.calls), through_aggregate(plan, filters))

@@ -7,8 +7,9 @@ of the join's result.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+import math
+from collections.abc import Iterable, Set
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from pystachio.operators.expressions import FieldReference, JoinKind
@@ -24,17 +25,22 @@ _MOST_PASSING = 0.8
 
 @dataclass(frozen=True, slots=True)
 class WantedFilter:
-    """Slot `slot` will hold the values that the plan's field at position `field` must have."""
+    """Slot `slot` will hold the values that the plan's field at position `field` must have; `share` is the expected
+    share of the field's values that pass."""
 
     slot: int
     field: int
+    share: float = 1.0
 
 
-def filtering_keys(join: Join, build: Side, estimator: Estimator) -> list[int]:
-    """Positions in the join's keys for which the build side may and should filter the probe side."""
+def filtering_keys(join: Join, build: Side, estimator: Estimator, share: float = 1.0) -> dict[int, float]:
+    """The join's keys, by position, for which the build side may and should filter the probe side, and the share of the
+    keys that will pass. Filters from above leave the `share` of the build side's rows."""
     if not _drops_unmatched_probe_rows(join.kind, build) or join.null_aware:
-        return []
-    return [key for key in range(len(join.left_keys)) if _may_filter(join, key) and _pays(join, key, build, estimator)]
+        return {}
+    keys = [key for key in range(len(join.left_keys)) if _may_filter(join, key)]
+    passing = {key: _passing(join, key, build, estimator, share) for key in keys}
+    return {key: passes for key, passes in passing.items() if passes <= _MOST_PASSING}
 
 
 def _drops_unmatched_probe_rows(kind: JoinKind, build: Side) -> bool:
@@ -59,11 +65,19 @@ def _may_filter(join: Join, key: int) -> bool:
     return not (left.nullable and right.nullable)
 
 
-def _pays(join: Join, key: int, build: Side, estimator: Estimator) -> bool:
+def _passing(join: Join, key: int, build: Side, estimator: Estimator, share: float) -> float:
+    """The share of the key's values that the build side has."""
     left = estimator.estimate(join.left).columns[join.left_keys[key]]
     right = estimator.estimate(join.right).columns[join.right_keys[key]]
     present = left.distinct if build == "left" else right.distinct
-    return present <= _MOST_PASSING * join_domain([left], [right])
+    rows = estimator.rows(join.left if build == "left" else join.right)
+    return min(present, share * rows) / join_domain([left], [right])
+
+
+def share_left(filters: Iterable[WantedFilter], taken: Set[int]) -> float:
+    """The expected share of a plan's rows that pass the filters that scans below it have `taken`: slots, each of which
+    counts once, as if they knew nothing of each other."""
+    return math.prod({wanted.slot: wanted.share for wanted in filters if wanted.slot in taken}.values())
 
 
 def through_project(project: Project, filters: Iterable[WantedFilter]) -> tuple[WantedFilter, ...]:
@@ -72,7 +86,7 @@ def through_project(project: Project, filters: Iterable[WantedFilter]) -> tuple[
     for wanted in filters:
         expression = project.expressions[wanted.field]
         if isinstance(expression, FieldReference):
-            traced.append(WantedFilter(wanted.slot, expression.index))
+            traced.append(replace(wanted, field=expression.index))
     return tuple(traced)
 
 
@@ -80,7 +94,7 @@ def through_aggregate(aggregate: Aggregate, filters: Iterable[WantedFilter]) -> 
     """The filters on group keys: they take out whole groups. A key that a grouping set leaves out is NULL there, in
     groups made of rows that the filter would have to keep."""
     return tuple(
-        WantedFilter(wanted.slot, aggregate.keys[wanted.field])
+        replace(wanted, field=aggregate.keys[wanted.field])
         for wanted in filters
         if wanted.field < len(aggregate.keys) and all(wanted.field in chosen for chosen in aggregate.grouping_sets)
     )
@@ -104,10 +118,10 @@ def through_join(
             left.append(wanted)
             if right_counts:
                 partners = zip(join.left_keys, join.right_keys, strict=True)
-                right += [WantedFilter(wanted.slot, r) for key, r in partners if key == wanted.field]
+                right += [replace(wanted, field=r) for key, r in partners if key == wanted.field]
         elif join.kind is not JoinKind.MARK:
             field = wanted.field - width
-            right.append(WantedFilter(wanted.slot, field))
+            right.append(replace(wanted, field=field))
             partners = zip(join.left_keys, join.right_keys, strict=True)
-            left += [WantedFilter(wanted.slot, key) for key, r in partners if r == field]
+            left += [replace(wanted, field=key) for key, r in partners if r == field]
     return tuple(left), tuple(right)

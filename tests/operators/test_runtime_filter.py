@@ -11,7 +11,7 @@ import torch
 
 from pystachio.operators.arrow import column_from_arrow
 from pystachio.operators.column import BytesColumn, Column, Dictionary, DictionaryColumn, FixedColumn
-from pystachio.operators.kernels import key_sets
+from pystachio.operators.kernels import key_sets, native
 from pystachio.operators.kernels.key_sets import BitSet, BloomFilter
 from pystachio.operators.runtime_filter import MOST_STRINGS, RuntimeFilter, filter_of_keys
 
@@ -141,8 +141,21 @@ def test_strings_on_codes() -> None:
     assert passing(runtime_filter, column) == [1, 3, 4], "the second time from the dictionary's cache"
     assert passing(runtime_filter, words([])) == []
     assert runtime_filter.select(words(["b", "c"])) is None
-    plain = column_from_arrow(pa.array(["a", "b"]))
-    assert runtime_filter.select(plain) is None, "optional: plain strings are left to the join"
+
+
+@pytest.mark.parametrize("is_compiled", [True, False])
+@pytest.mark.parametrize("type_", [pa.string(), pa.large_string(), pa.binary()])
+def test_strings_that_are_no_codes(monkeypatch: pytest.MonkeyPatch, type_: pa.DataType, is_compiled: bool) -> None:
+    if not is_compiled:
+        monkeypatch.setattr(native, "library", lambda *_: None)
+    runtime_filter = filter_of_keys([words(["b", "", "long enough to be nowhere in place", None])])
+    assert runtime_filter is not None
+    texts = ["a", "b", None, "", "b", "long enough to be nowhere in place", "long enough to be anywhere in place"]
+    column = column_from_arrow(pa.array(texts, type_))
+    assert isinstance(column, BytesColumn)
+    assert passing(runtime_filter, column) == [1, 3, 4, 5]
+    assert passing(runtime_filter, column_from_arrow(pa.array([], type_))) == []
+    assert runtime_filter.select(column_from_arrow(pa.array(["b", ""], type_))) is None
 
 
 def test_only_the_values_in_use_count() -> None:

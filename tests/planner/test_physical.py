@@ -67,14 +67,18 @@ def test_operators_mean_what_the_plan_means(seed: int, monkeypatch: pytest.Monke
 
 
 class Shop:
-    """Ten thousand parts, a million lines of them; a category is one in a hundred parts."""
+    """Ten thousand parts, a million lines of them; a category is one in a hundred parts. A hundred thousand boxes of a
+    part each, and a million sales of them."""
 
-    sizes: ClassVar = {"part": 10_000, "line": 1_000_000}
+    sizes: ClassVar = {"part": 10_000, "line": 1_000_000, "box": 100_000, "sale": 1_000_000}
     columns: ClassVar = {
         ("part", 0): ColumnFacts(10_000.0, 0.0, (1, 10_000)),
         ("part", 1): ColumnFacts(100.0, 0.0, (1, 100)),
         ("line", 0): ColumnFacts(10_000.0, 0.0, (1, 10_000)),
         ("line", 1): ColumnFacts(50.0, 0.0, (1, 50)),
+        ("box", 0): ColumnFacts(100_000.0, 0.0, (1, 100_000)),
+        ("box", 1): ColumnFacts(10_000.0, 0.0, (1, 10_000)),
+        ("sale", 0): ColumnFacts(100_000.0, 0.0, (1, 100_000)),
     }
 
     def rows(self, table: str) -> int:
@@ -92,7 +96,11 @@ class Shop:
 
 PART = (Field("p_key", INTEGER, True), Field("p_category", INTEGER, True))
 LINE = (Field("l_part", INTEGER, True), Field("l_quantity", INTEGER, True))
-TABLES = {"part": Table("part", PART, ()), "line": Table("line", LINE, ())}
+BOX = (Field("b_key", INTEGER, True), Field("b_part", INTEGER, True))
+SALE = (Field("s_box", INTEGER, True),)
+TABLES = {
+    name: Table(name, fields, ()) for name, fields in (("part", PART), ("line", LINE), ("box", BOX), ("sale", SALE))
+}
 CATEGORY_7 = Call("equal", (FieldReference(1, INTEGER), Literal(7, INTEGER)), pa.bool_())
 FEW_PARTS = Read("part", (0, 1), PART, CATEGORY_7)
 PARTS = Read("part", (0, 1), PART)
@@ -134,6 +142,28 @@ def test_a_side_that_has_all_keys_filters_nothing() -> None:
     assert isinstance(root, JoinOperator)
     assert root.runtime_filters == (None,)
     assert scans(root)["line"].filters == ()
+
+
+@pytest.mark.parametrize("is_left", [False, True])
+def test_a_side_with_all_keys_filters_when_it_is_filtered_itself(is_left: bool) -> None:
+    boxes, sales = Read("box", (0, 1), BOX), Read("sale", (0,), SALE)
+    if is_left:
+        boxes_of_sales, part = joined(boxes, sales), 1
+    else:
+        boxes_of_sales, part = joined(sales, boxes), 2
+    assert scans(lowered(boxes_of_sales).root)["sale"].filters == ()
+    kept = joined(FEW_PARTS, boxes_of_sales)
+    found = scans(lowered(replace(kept, right_keys=(part,))).root)
+    (of_parts,), (of_boxes,) = found["box"].filters, found["sale"].filters
+    assert (of_parts.column, of_boxes.column) == (1, 0)
+    assert of_parts.slot != of_boxes.slot
+
+
+def test_a_filter_that_no_scan_takes_does_not_lead_to_others() -> None:
+    root = lowered(replace(joined(FEW_PARTS, joined(LINES, PARTS)), right_keys=(3,))).root
+    found = scans(root)
+    assert found["part"].filters == (), "so few rows are read before a filter would arrive"
+    assert found["line"].filters == ()
 
 
 def test_a_filter_passes_through_group_keys() -> None:

@@ -8,7 +8,7 @@ import torch
 
 from pystachio.operators.column import Bounds
 from pystachio.operators.fusion.expressions import in_range, is_member
-from pystachio.operators.fusion.trace import Form, Input, Symbol, Trace
+from pystachio.operators.fusion.trace import Form, Input, NotTraceable, Symbol, Trace
 from pystachio.operators.kernels.instructions import Operation, Register, kind_of
 from pystachio.operators.kernels.key_sets import BitSet, BloomFilter, KeySet
 from pystachio.operators.runtime_filter import RuntimeFilter, members_of
@@ -19,7 +19,7 @@ _HIGH: Final = 2**31 - 1
 
 
 def passing(trace: Trace, runtime_filter: RuntimeFilter, symbol: Symbol) -> Register | bool:
-    """Where a key of the filter may be."""
+    """Where a key of the filter may be. NotTraceable for strings that are no codes."""
     if runtime_filter.empty:
         return False
     valid = trace.valid(symbol)
@@ -30,6 +30,8 @@ def passing(trace: Trace, runtime_filter: RuntimeFilter, symbol: Symbol) -> Regi
         if len(symbol.dictionary) == 0:
             return False
         return trace.both(valid, is_member(trace, symbol, members_of(symbol.dictionary, runtime_filter.values), 0))
+    if runtime_filter.values is not None:
+        raise NotTraceable("texts that are no codes")
     return True if valid is None else valid
 
 

@@ -5,9 +5,11 @@ from __future__ import annotations
 import random
 from typing import Any
 
+import pyarrow as pa
 import pytest
 import torch
 
+from pystachio.operators.arrow import column_from_arrow
 from pystachio.operators.column import FixedColumn
 from pystachio.operators.expressions import Expression
 from pystachio.operators.filter import Filter
@@ -154,6 +156,20 @@ def test_text_filters_of_units_with_other_dictionaries(harness: Any) -> None:
         return Filter(Given(tuple(pushed), schema_of(TEXT)), call("is_not_null", ref(schema_of(TEXT), 0)))
 
     assert agree(harness, chain, ordered=True).programs
+
+
+def test_a_filter_of_texts_that_are_no_codes(harness: Any) -> None:
+    """Programs cannot tell which pass: they are tested before, and not left to the join."""
+    wanted = filter_of_keys([column_from_arrow(pa.array(["a", "zz"]))])
+    assert wanted is not None
+    column = column_from_arrow(pa.array(["a", "b", None, "zz", "c"] * 500))
+
+    def chain() -> Any:
+        reader = RowReader(None, (FilterUse(0, wanted),), (0,), {}, (None,), 1 << 20)
+        rows = ScanRows(reader, {0: column}, Piece(0, len(column), None), is_tested=False)
+        return Filter(Given((rows,), schema_of(TEXT)), call("is_not_null", ref(schema_of(TEXT), 0)))
+
+    assert list(agree(harness, chain, ordered=True).rows) == ["('a',)", "('zz',)"] * 500
 
 
 def test_counts_of_a_filter(harness: Any) -> None:

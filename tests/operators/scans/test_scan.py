@@ -254,6 +254,10 @@ async def test_a_string_filter(client: CountingClient, tmp_path: Path) -> None:
     result = arrow(scan, await run(client, scan, filters))
     assert set(result["word"].to_pylist()) == {"word 3", "word 16"}
     assert result.num_rows == sum(1 for i in range(ROWS) if i % 17 in (3, 16))
+    wanted = ["00003 is text number 3", "00400 is text number 400", "no text"]
+    on_texts = dataclasses.replace(scan_of(table, ["text", "id"], output=["id"]), filters=(ScanFilter(1, 0),))
+    filters = {("filter", 1): filter_of_keys([column_from_arrow(pa.array(wanted))])}
+    assert sorted(arrow(on_texts, await run(client, on_texts, filters))["id"].to_pylist()) == [3, 400]
 
 
 async def test_scalar_subqueries_are_bound(client: CountingClient, tmp_path: Path) -> None:
