@@ -113,6 +113,16 @@ def test_a_row_has_a_partner_or_not() -> None:
     assert rows(join(orders, few, 1, 0, JoinKind.LEFT)) == pytest.approx(10_000, rel=0.01)
 
 
+def test_rows_without_a_partner_have_nulls() -> None:
+    few, orders = read("customer", compare("equal", 1, 3)), read("orders")
+    for sides, kind in (((orders, few, 1, 0), JoinKind.LEFT), ((few, orders, 0, 1), JoinKind.RIGHT)):
+        padded = join(*sides, kind)
+        field = 2 if kind is JoinKind.LEFT else 0
+        assert Estimator(Shop()).estimate(padded).columns[field].nulls == pytest.approx(0.95, rel=0.01)
+        lonely = Filter(padded, Call("is_null", (FieldReference(field, INTEGER),), pa.bool_()))
+        assert rows(lonely) == pytest.approx(9_500, rel=0.01)
+
+
 def test_a_join_without_keys_is_a_product() -> None:
     product = Join(read("customer"), read("customer"), JoinKind.INNER, (), (), ())
     assert rows(product) == 1_000_000

@@ -70,11 +70,26 @@ def join_estimate(
             return Estimate(left.rows, side_by_side(left.columns, (mark,)))
         case _:
             assert_never(kind)
-    both = Estimate(plausible(rows), side_by_side(left.with_rows(rows).columns, right.with_rows(rows).columns))
+    lefts, rights = left.with_rows(rows).columns, right.with_rows(rows).columns
+    if kind in (JoinKind.RIGHT, JoinKind.FULL):
+        lefts = _padded(lefts, right.rows * lonely_right / plausible(rows))
+    if kind in (JoinKind.LEFT, JoinKind.FULL):
+        rights = _padded(rights, left.rows * lonely_left / plausible(rows))
+    both = Estimate(plausible(rows), side_by_side(lefts, rights))
     if kind is not JoinKind.INNER:
         return both
     keys = (*left_keys, *(len(left.columns) + key for key in right_keys))
     return _joined_keys(both, keys, (*right_columns, *left_columns), domain, has_one_key=len(left_keys) == 1)
+
+
+def _padded(columns: Sequence[ColumnProfile], share: float) -> Profiles:
+    """The columns when this share of all rows has NULLs instead of them."""
+
+    def with_nulls(index: int) -> ColumnProfile:
+        column = columns[index]
+        return column._replace(nulls=1.0 - (1.0 - column.nulls) * (1.0 - share))
+
+    return Profiles(len(columns), with_nulls, (columns,))
 
 
 def _matching_pairs(

@@ -109,6 +109,17 @@ def _place_one_sided(
         residual.append(part)
 
 
+def turned(plan: Join) -> Join:
+    """A RIGHT join as a LEFT one, its sides exchanged: so are its fields."""
+    left_width, right_width = len(plan.left.schema), len(plan.right.schema)
+
+    def place(position: int) -> int:
+        return position + right_width if position < left_width else position - left_width
+
+    residual = None if plan.residual is None else shift_fields(plan.residual, place)
+    return Join(plan.right, plan.left, JoinKind.LEFT, plan.right_keys, plan.left_keys, plan.null_equal, residual)
+
+
 def key_pair(condition: Expression, width: int) -> tuple[Expression, Expression, bool] | None:
     """The sides of an equality, each over its own input and of one type, and whether NULLs are equal; else None."""
     match condition:

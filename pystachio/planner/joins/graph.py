@@ -21,6 +21,7 @@ from pystachio.operators.expressions import (
     fields_of,
     shift_fields,
 )
+from pystachio.planner.joins.condition import turned
 from pystachio.planner.logical import Filter, Join, LogicalPlan, Project
 
 Numbers = tuple[int, ...]
@@ -137,7 +138,7 @@ def _collect(plan: LogicalPlan, graph: JoinGraph, order_inside: OrderInside) -> 
             graph.add_predicates(plan.residual, left + right)
             return left + right
         case Join(kind=JoinKind.RIGHT):
-            numbers = _attach(_turned(plan), graph, order_inside)
+            numbers = _attach(turned(plan), graph, order_inside)
             width = len(plan.right.schema)
             return numbers[width:] + numbers[:width]
         case Join(kind=JoinKind.LEFT | JoinKind.SEMI | JoinKind.ANTI | JoinKind.MARK):
@@ -154,17 +155,6 @@ def _collect(plan: LogicalPlan, graph: JoinGraph, order_inside: OrderInside) -> 
             numbers = graph.number(leaf.schema, len(graph.relations))
             graph.relations.append(Relation(leaf, numbers))
             return numbers
-
-
-def _turned(plan: Join) -> Join:
-    """A RIGHT join as a LEFT one, its sides exchanged."""
-    left_width, right_width = len(plan.left.schema), len(plan.right.schema)
-
-    def place(position: int) -> int:
-        return position + right_width if position < left_width else position - left_width
-
-    residual = None if plan.residual is None else shift_fields(plan.residual, place)
-    return Join(plan.right, plan.left, JoinKind.LEFT, plan.right_keys, plan.left_keys, plan.null_equal, residual)
 
 
 def _attach(plan: Join, graph: JoinGraph, order_inside: OrderInside) -> Numbers:

@@ -21,7 +21,7 @@ from pystachio.operators.expressions import (
     transform,
     walk,
 )
-from pystachio.planner.joins.condition import FILTERS_LEFT, FILTERS_RIGHT, KEEPS_LEFT_ONLY, join_on
+from pystachio.planner.joins.condition import FILTERS_LEFT, FILTERS_RIGHT, KEEPS_LEFT_ONLY, join_on, turned
 from pystachio.planner.logical import (
     Aggregate,
     Filter,
@@ -126,6 +126,8 @@ def _in_join(plan: Join, predicates: Predicates) -> LogicalPlan:
         found = _mark_test(predicates, width)
         if found is not None:
             return _without_mark(plan, predicates, found)
+    if _wants_no_partner(plan, predicates):
+        return _without_partners(plan, predicates)
     plan = replace(plan, kind=_kind_under(plan.kind, predicates, width))
     if plan.null_aware:
         return replace(plan, left=place(plan.left, predicates), right=place(plan.right))
@@ -270,6 +272,37 @@ def _kind_under(kind: JoinKind, predicates: Predicates, width: int) -> JoinKind:
             return JoinKind.LEFT if left_rejected else JoinKind.RIGHT if right_rejected else kind
         case _:
             return kind
+
+
+def _wants_no_partner(plan: Join, predicates: Predicates) -> bool:
+    """Whether only those rows of an outer join count that have no partner: a field of the other side is to be NULL
+    which is not NULL in any partner."""
+    fields, width = (*plan.left.schema, *plan.right.schema), len(plan.left.schema)
+    match plan.kind:
+        case JoinKind.LEFT:
+            padded = range(width, len(fields))
+        case JoinKind.RIGHT:
+            padded = range(width)
+        case _:
+            return False
+    for predicate in predicates:
+        match predicate:
+            case Call(function="is_null", arguments=(FieldReference(index=index),)) if index in padded:
+                of_field = frozenset((index,)).__contains__
+                if not fields[index].nullable or any(rejects_nulls(part, of_field) for part in _conditions(plan)):
+                    return True
+    return False
+
+
+def _without_partners(plan: Join, predicates: Predicates) -> LogicalPlan:
+    """An outer join of which only the rows without a partner count: an anti join, with NULL for the other side."""
+    of_left = plan.kind is JoinKind.LEFT
+    anti = replace(plan if of_left else turned(plan), kind=JoinKind.ANTI)
+    kept = tuple(FieldReference(p, f.type) for p, f in enumerate(anti.left.schema))
+    padding = tuple(Literal(None, f.type) for f in anti.right.schema)
+    columns: tuple[Expression, ...] = (*kept, *padding) if of_left else (*padding, *kept)
+    below = split(substitute(p, columns) for p in predicates)
+    return Project(place(anti, below), columns, plan.schema)
 
 
 def _mark_test(predicates: Predicates, mark: int) -> bool | None:

@@ -20,7 +20,7 @@ from pystachio.operators.expressions import (
 from pystachio.planner.logical import Aggregate, Filter, Join, Limit, LogicalPlan, Project, Read, Sort, UnionAll, Values
 from pystachio.planner.rewrites.fold import FALSE, NULL, TRUE, fold, fold_condition
 from pystachio.planner.rewrites.rewrite import simplify, simplify_plan
-from tests.planner.interpreter import multiset, rows_of, value
+from tests.planner.interpreter import Tables, multiset, rows_of, value
 from tests.planner.random_plans import random_predicate, random_query, random_tables
 
 INTEGER, BOOL = pa.int64(), pa.bool_()
@@ -213,6 +213,63 @@ def test_outer_joins_under_filters(kind: JoinKind, predicate: Expression, expect
         joined = joined.input
     assert isinstance(joined, Join)
     assert joined.kind is expected
+
+
+NEVER_NULL: Schema = tuple(Field(name, INTEGER, False) for name in "xyz")
+
+
+@pytest.mark.parametrize(
+    ("joined", "predicate", "expected"),
+    [
+        (Join(READ_T, READ_U, JoinKind.LEFT, (0,), (0,), (False,)), field(3), JoinKind.ANTI),
+        (Join(READ_T, READ_U, JoinKind.LEFT, (0,), (0,), (True,)), field(3), JoinKind.LEFT),
+        (Join(READ_T, READ_U, JoinKind.LEFT, (0,), (0,), (False,), call("gt", Y, field(5))), field(5), JoinKind.ANTI),
+        (Join(READ_T, READ_U, JoinKind.LEFT, (0,), (0,), (False,), call("gt", Y, field(5))), field(4), JoinKind.LEFT),
+        (
+            Join(READ_T, Read("u", (0, 1, 2), NEVER_NULL), JoinKind.LEFT, (0,), (0,), (False,)),
+            field(4),
+            JoinKind.ANTI,
+        ),
+        (Join(READ_T, READ_U, JoinKind.LEFT, (0,), (0,), (False,)), X, JoinKind.LEFT),
+        (Join(READ_T, READ_U, JoinKind.RIGHT, (0,), (0,), (False,)), X, JoinKind.ANTI),
+        (Join(READ_T, READ_U, JoinKind.RIGHT, (0, 1), (0, 1), (False, True)), Y, JoinKind.RIGHT),
+        (Join(READ_T, READ_U, JoinKind.RIGHT, (0, 1), (0, 1), (False, True)), X, JoinKind.ANTI),
+        (Join(READ_T, READ_U, JoinKind.FULL, (0,), (0,), (False,)), X, JoinKind.FULL),
+    ],
+    ids=[
+        "key",
+        "NULL is equal",
+        "compared",
+        "any field",
+        "never NULL",
+        "of the kept side",
+        "right",
+        "right, NULL is equal",
+        "right, several keys",
+        "full",
+    ],
+)
+def test_only_rows_without_a_partner(joined: Join, predicate: Expression, expected: JoinKind) -> None:
+    """NULL in what every partner has a value of: no partner. The rows are those of the filter over the outer join."""
+    filtered = Filter(joined, call("is_null", predicate))
+    simpler = simplify_plan(filtered)
+    found = simpler
+    while isinstance(found, Filter | Project):
+        found = found.input
+    assert isinstance(found, Join)
+    assert found.kind is expected
+    assert [f.type for f in simpler.schema] == [f.type for f in filtered.schema]
+    chance = random.Random(7)
+    for _ in range(40):
+        contents = {
+            name: [tuple(chance.choice(values) for _ in range(3)) for _ in range(chance.randrange(12))]
+            for name, values in (
+                ("t", [None, 1, 2, 3, 4]),
+                ("u", [1, 2, 3] if joined.right.schema is NEVER_NULL else [None, 1, 2, 3]),
+            )
+        }
+        tables = Tables({"t": T, "u": joined.right.schema}, contents)
+        assert multiset(rows_of(simpler, tables)) == multiset(rows_of(filtered, tables))
 
 
 @pytest.mark.parametrize(

@@ -51,3 +51,11 @@ select f.id, f.text from facts f join dimension d on f.key = d.key where f.text 
 select a.text, count(*) from facts a join dimension d on a.key = d.key join facts b on a.text = b.text and b.id < 100 group by a.text order by 1;
 select d.name, count(distinct f.text) from facts f join dimension d on f.key = d.key group by d.name order by 1 nulls last;
 select * from (select f.id, f.text, d.name from facts f join dimension d on f.key = d.key order by f.id limit 100 offset 50) t order by t.text nulls last, t.name nulls last, t.id;
+select d.key, d.name, o.key, o.amount from dimension d left join other o on o.key = d.key where o.key is null order by d.key, d.name;
+select o.key, o.name, d.key from dimension d right join other o on o.key = d.key where d.key is null order by 1, 2;
+select count(*), count(o.amount) from facts f left join other o on f.key = o.key and o.amount > 50 where o.amount is null;
+select count(*) from facts f left join other o on f.key = o.key where o.amount is null;
+select count(*) from facts f left join other o on f.key = o.key and f.id < 100 where o.key is null and coalesce(o.amount, 7) = 7 and f.id % 3 = 1;
+select d.name, count(*) from facts f left join other o on f.key = o.key and f.id > o.amount join dimension d on f.key = d.key where o.key is null and d.category < 5 group by d.name order by 1 nulls last;
+select f.text, count(*) from facts f join (select distinct text as t from facts where id < 40) s on f.text = s.t group by f.text order by 1;
+select a.t, a.n, b.n from (select text as t, count(*) as n from facts where id % 2 = 0 group by text) a join (select text as t, count(*) as n from facts where id < 300 group by text) b on a.t = b.t order by 1, 2, 3;
