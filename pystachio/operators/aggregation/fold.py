@@ -60,11 +60,16 @@ def partial_batches(
 
 
 def _of_sets(plan: AggregatePlan, batch: Batch, device: torch.device, allow_direct: bool) -> Iterator[Batch]:
-    """The groups of each grouping set, made of those of the least other set that has all of its keys: a rollup's rows
-    are grouped once, and after that groups (Gray et al., "Data cube", 1997)."""
-    width, everything = len(plan.keys), frozenset(range(len(plan.keys)))
+    """The groups of each grouping set."""
     keys = [batch.columns[key] for key in plan.keys]
     finest = _grouped(plan, keys, _lifted(plan, batch, None, device), batch, device, allow_direct)
+    return in_sets(plan, finest, device, allow_direct=allow_direct)
+
+
+def in_sets(plan: AggregatePlan, finest: Batch, device: torch.device, *, allow_direct: bool) -> Iterator[Batch]:
+    """The groups of each grouping set, made of those of the least other set that has all of its keys: a rollup's rows
+    are grouped once, and after that groups (Gray et al., "Data cube", 1997). `finest` has those of all keys."""
+    width, everything = len(plan.keys), frozenset(range(len(plan.keys)))
     made = [(everything, finest)]
     for number, chosen in sorted(enumerate(plan.sets), key=lambda each: len(set(each[1])), reverse=True):
         wanted = frozenset(chosen)

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import chain
 from typing import ClassVar, Final, Protocol
 
 import torch
 
-from pystachio.operators.aggregation.fold import SAMPLE_ROWS, expected_groups, partial_batches
+from pystachio.operators.aggregation.fold import SAMPLE_ROWS, expected_groups, in_sets, partial_batches
 from pystachio.operators.aggregation.parts import can_split
 from pystachio.operators.aggregation.plan import AggregatePlan, partial_schema
 from pystachio.operators.batch import Batch, Schema
@@ -92,7 +92,7 @@ class _Gain:
 
 
 class KeptStates(Protocol):
-    """States that stay between batches until the end."""
+    """States that stay between batches until the end: of groups by all keys, where there are grouping sets."""
 
     def finish(self) -> Iterator[Batch]: ...
 
@@ -153,7 +153,15 @@ class PartialFold:
         return _WORTH_OF_TEXTS if stay and self.texts_stay else _WORTH_OF_MOVED_TEXTS
 
     def finish(self) -> Iterator[Batch] | None:
-        return chain.from_iterable(kept.finish() for kept in self.kept) if self.kept else None
+        if not self.kept:
+            return None
+        groups = chain.from_iterable(kept.finish() for kept in self.kept)
+        return self._in_sets(groups) if self.plan.sets else groups
+
+    def _in_sets(self, groups: Iterable[Batch]) -> Iterator[Batch]:
+        """Those of all keys in each grouping set."""
+        for batch in groups:
+            yield from in_sets(self.plan, batch, self.device, allow_direct=self.allow_direct)
 
     def close(self) -> None:
         pass

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Final
 
 import torch
@@ -19,11 +21,12 @@ from pystachio.operators.fusion.groups import (
     FoldedGroups,
     GroupKey,
     Rebased,
+    RowKey,
     StateColumn,
     are_addressable,
     folded_rows,
 )
-from pystachio.operators.fusion.trace import Form, Input, NotTraceable, Symbol, Trace
+from pystachio.operators.fusion.trace import Form, Input, NotTraceable, Symbol, TableRow, Trace
 from pystachio.operators.kernels.instructions import Operation, Register
 
 _INT64: Final = torch.iinfo(torch.int64)
@@ -32,39 +35,37 @@ _INT64: Final = torch.iinfo(torch.int64)
 def fold(trace: Trace, partial: PartialFold, fields: Sequence[Symbol | None]) -> FoldedGroups:
     """Put every row into its group's states. NotTraceable for what has no addressable groups or other states."""
     plan = partial.plan
-    if plan.sets or plan.lists or plan.tagged or not partial.allow_direct:
-        raise NotTraceable("grouping sets or distinct values")
+    if plan.lists or plan.tagged or not partial.allow_direct:
+        raise NotTraceable("distinct values")
     compute = trace.assembler.compute
-    symbols = [_known(fields[position]) for position in plan.keys]
-    slots, widest, span = 1, 0, 0
-    for number, symbol in enumerate(symbols):
-        size = _span(symbol)
-        slots *= size
-        if size > span:
-            widest, span = number, size
+    digits = _digits_of([_known(fields[position]) for position in plan.keys])
+    slots = math.prod(each.span for each in digits)
+    widest = max(digits, key=lambda each: each.span, default=None)
     accumulators = 1 + len(plan.states)
     rebased = not are_addressable(slots, trace.rows, accumulators)
-    order = list(range(len(symbols)))
     if rebased:
         # The widest key comes first, then the other digits do not depend on its range.
-        first = symbols[widest]
+        assert widest is not None
+        first = widest.symbols[0]
         if (
-            not isinstance(first.values, Input)
+            plan.sets
+            or widest.row is not None
+            or not isinstance(first.values, Input)
             or first.valid is not None
             or first.form is not Form.INTEGER
-            or slots // span > FEWEST_SLOTS
+            or slots // widest.span > FEWEST_SLOTS
         ):
             raise NotTraceable("too many groups to address")
-        order.remove(widest)
-        order.insert(0, widest)
-    keys: list[GroupKey] = []
+        digits.remove(widest)
+        digits.insert(0, widest)
+    keys: list[GroupKey | RowKey] = []
     code: Register | None = None
     offset = 0
-    for number in order:
-        key, digits = _key(trace, symbols[number], is_shared=not (rebased and not keys))
+    for each in digits:
+        key, digit = _key(trace, each, is_shared=not (rebased and not keys))
         offset = offset if keys else trace.assembler.length - 1
         keys.append(key)
-        code = digits if code is None else compute(Operation.APPEND, code, digits, x=key.span)
+        code = digit if code is None else compute(Operation.APPEND, code, digit, x=key.span)
     # Those of a rebased key are filled in for each run.
     writer = _Writer(trace, code, 0 if rebased else slots, fields)
     writer.count(None)
@@ -72,18 +73,19 @@ def fold(trace: Trace, partial: PartialFold, fields: Sequence[Symbol | None]) ->
         writer.state(state)
     base: Rebased | None = None
     if rebased:
-        origin = symbols[widest].values
+        assert widest is not None
+        origin = widest.symbols[0].values
         assert isinstance(origin, Input)
         base = Rebased(origin.position, offset, tuple(writer.folds))
     return FoldedGroups(
         tuple(keys),
-        tuple(order),
         slots,
         tuple(writer.accumulators),
         tuple(writer.columns),
         writer.largest,
         trace.multiplied,
         base,
+        bool(plan.sets),
     )
 
 
@@ -93,24 +95,74 @@ def _known(symbol: Symbol | None) -> Symbol:
     return symbol
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class _Digit:
+    """One of the slot's: of the key at the only one of `positions`, or of all these keys at once, which are columns of
+    the same `row`."""
+
+    positions: tuple[int, ...]
+    symbols: tuple[Symbol, ...]
+    span: int
+    row: TableRow | None = None
+
+
+def _digits_of(symbols: Sequence[Symbol]) -> list[_Digit]:
+    """For keys in their order. Those that are read from one row are one digit, its number, where some of them cannot be
+    addressed, or where there are fewer rows than combinations of their values."""
+    by_row: dict[object, list[int]] = {}
+    for position, symbol in enumerate(symbols):
+        row = symbol.row
+        by_row.setdefault(position if row is None else (row.index, row.shift, row.exists), []).append(position)
+    digits: list[_Digit] = []
+    for positions in by_row.values():
+        together = tuple(symbols[position] for position in positions)
+        row = together[0].row
+        if row is not None:
+            rows = len(row.column) + (row.exists is not None)
+            if not all(map(_is_addressable, together)) or math.prod(map(_span, together)) > rows:
+                digits.append(_Digit(tuple(positions), together, rows, row))
+                continue
+        for position, symbol in zip(positions, together, strict=True):
+            if not _is_addressable(symbol):
+                raise NotTraceable("a key that is no integer")
+            digits.append(_Digit((position,), (symbol,), _span(symbol)))
+    return digits
+
+
+def _is_addressable(symbol: Symbol) -> bool:
+    return symbol.form in (Form.INTEGER, Form.CODES, Form.BOOLEAN)
+
+
 def _span(symbol: Symbol) -> int:
-    """How many digits the key has."""
-    if symbol.form not in (Form.INTEGER, Form.CODES, Form.BOOLEAN):
-        raise NotTraceable("a key that is no integer")
+    """How many digits an addressable key has."""
     if symbol.form is Form.BOOLEAN:
         return 2 + (symbol.valid is not None)
     assert symbol.bounds is not None
     return (symbol.bounds[1] - symbol.bounds[0]) // symbol.step + 1 + (symbol.valid is not None)
 
 
-def _key(trace: Trace, symbol: Symbol, *, is_shared: bool) -> tuple[GroupKey, Register]:
+def _key(trace: Trace, digit: _Digit, *, is_shared: bool) -> tuple[GroupKey | RowKey, Register]:
     """The key and its digits. Without `is_shared` the last instruction subtracts the lowest value."""
+    return _value_key(trace, digit, is_shared=is_shared) if digit.row is None else _row_key(trace, digit, digit.row)
+
+
+def _row_key(trace: Trace, digit: _Digit, row: TableRow) -> tuple[RowKey, Register]:
+    compute = trace.assembler.compute
+    number = compute(Operation.SCALE, row.index, x=1, y=row.shift)
+    if row.exists is not None:
+        number = compute(Operation.CHOOSE, row.exists, number, trace.constant(digit.span - 1))
+    of = tuple(symbol.row.column for symbol in digit.symbols if symbol.row is not None)
+    return RowKey(digit.positions, of, digit.span, row.exists is not None), number
+
+
+def _value_key(trace: Trace, digit: _Digit, *, is_shared: bool) -> tuple[GroupKey, Register]:
+    (position,), (symbol,), span = digit.positions, digit.symbols, digit.span
     compute = trace.assembler.compute
     valid = trace.valid(symbol)
     nullable = valid is not None
     if symbol.form is Form.BOOLEAN:
         digits = compute(Operation.FROM_MASK, trace.values(symbol))
-        key = GroupKey(symbol.type, torch.bool, 0, _span(symbol), nullable, None, None)
+        key = GroupKey(position, symbol.type, torch.bool, 0, span, nullable, None, None)
     else:
         assert symbol.bounds is not None
         low = symbol.bounds[0]
@@ -118,7 +170,7 @@ def _key(trace: Trace, symbol: Symbol, *, is_shared: bool) -> tuple[GroupKey, Re
         if low or not is_shared:
             digits = compute(Operation.SCALE, digits, x=1, y=-(low // symbol.step), is_shared=is_shared)
         bounds = None if symbol.form is Form.CODES else symbol.bounds
-        key = GroupKey(symbol.type, symbol.dtype, low, _span(symbol), nullable, bounds, symbol.dictionary, symbol.step)
+        key = GroupKey(position, symbol.type, symbol.dtype, low, span, nullable, bounds, symbol.dictionary, symbol.step)
     if valid is not None:
         digits = compute(Operation.CHOOSE, valid, digits, trace.constant(key.span - 1))
     return key, digits

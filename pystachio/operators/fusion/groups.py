@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 import numpy as np
@@ -16,6 +16,7 @@ from pystachio.operators.column import Bounds, Column, Dictionary, DictionaryCol
 from pystachio.operators.kernels.host_memory import NUMPY, zeros
 from pystachio.operators.kernels.instructions import FEW_SLOTS, VECTOR_ROWS, WAYS, Operation
 from pystachio.operators.kernels.program import MOST_EXPANDED, Change
+from pystachio.operators.kernels.selection import take_late, take_or_null
 
 FEWEST_SLOTS: Final = 4096
 _SLOTS_PER_ROW: Final = 2
@@ -34,8 +35,10 @@ _UNITE: Final = {Operation.FOLD_MINIMUM: np.minimum, Operation.FOLD_MAXIMUM: np.
 
 @dataclass(frozen=True, slots=True)
 class GroupKey:
-    """A digit of the slot: (value - `low`) / `step`, or a code; the last of `span` is NULL's where `nullable`."""
+    """A digit of the slot: (value - `low`) / `step`, or a code; the last of `span` is NULL's where `nullable`. The key
+    is the one at `position`."""
 
+    position: int
     type: pa.DataType
     dtype: torch.dtype
     low: int
@@ -45,8 +48,15 @@ class GroupKey:
     dictionary: Dictionary | None
     step: int = 1
 
-    def column(self, digits: _Array, low: int) -> Column:
+    @property
+    def positions(self) -> tuple[int, ...]:
+        return (self.position,)
+
+    def columns(self, digits: _Array, low: int) -> tuple[Column, ...]:
         """The keys of groups, whose digits count from `low`."""
+        return (self._column(digits, low),)
+
+    def _column(self, digits: _Array, low: int) -> Column:
         validity: torch.Tensor | None = None
         if self.nullable:
             valid = digits != self.span - 1
@@ -54,6 +64,29 @@ class GroupKey:
         if self.dictionary is not None:
             return DictionaryColumn(self.type, _tensor(digits, self.dtype), self.dictionary, validity)
         return FixedColumn(self.type, _tensor(digits * self.step + low, self.dtype), validity, self.bounds)
+
+
+@dataclass(frozen=True, slots=True)
+class RowKey:
+    """A digit that is the number of a row, of which several keys (at `positions`) are the `of` columns: rows of equal
+    values make partial groups of their own. The last of `span` is that of no row where `nullable`."""
+
+    positions: tuple[int, ...]
+    of: tuple[Column, ...] = field(compare=False)
+    span: int
+    nullable: bool
+
+    @property
+    def low(self) -> int:
+        return 0
+
+    def columns(self, digits: _Array, low: int) -> tuple[Column, ...]:
+        """The keys of groups with these digits."""
+        if not self.nullable:
+            rows = torch.from_numpy(digits)
+            return tuple(take_late(column, rows) for column in self.of)
+        rows = torch.from_numpy(np.where(digits < self.span - 1, digits, -1))
+        return tuple(take_or_null(column, rows) for column in self.of)
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,9 +137,7 @@ class FoldedGroups:
     """What the folds of a program fill. Threads take a set of states for a run and give it back; where the groups are
     `rebased`, each run has its own."""
 
-    keys: tuple[GroupKey, ...]
-    order: tuple[int, ...]
-    """Which key column each of `keys` is."""
+    keys: tuple[GroupKey | RowKey, ...]
     slots: int
     accumulators: tuple[Accumulator, ...]
     columns: tuple[StateColumn, ...]
@@ -115,20 +146,29 @@ class FoldedGroups:
     multiplied: int
     """No row is folded more often."""
     rebased: Rebased | None
+    stay: bool = False
+    """Nothing is put out before the end."""
+    _full: list[Batch] = field(default_factory=list, init=False)
     _idle: list[Accumulated] = field(default_factory=list, init=False)
     _lock: threading.Lock = field(default_factory=threading.Lock, init=False)
 
-    def without_states(self) -> FoldedGroups:
-        """For another run of the same plan."""
+    @property
+    def rows(self) -> list[tuple[Column, ...]]:
+        """The columns of each RowKey."""
+        return [key.of for key in self.keys if isinstance(key, RowKey)]
+
+    def without_states(self, rows: Iterable[tuple[Column, ...]]) -> FoldedGroups:
+        """For another run of the same plan, whose `rows` are these."""
+        own = iter(rows)
         return FoldedGroups(
-            self.keys,
-            self.order,
+            tuple(replace(key, of=next(own)) if isinstance(key, RowKey) else key for key in self.keys),
             self.slots,
             self.accumulators,
             self.columns,
             self.largest,
             self.multiplied,
             self.rebased,
+            self.stay,
         )
 
     def fits(self, columns: Sequence[Column | None], rows: int) -> bool:
@@ -147,7 +187,12 @@ class FoldedGroups:
             return self._fresh(self.slots), None
         if (taken.rows + folded_rows(rows, self.multiplied)) * self.largest < LARGEST_SUM:
             return taken, None
-        return self._fresh(self.slots), self._batch(taken)
+        full = self._batch(taken)
+        if full is not None and self.stay:
+            with self._lock:
+                self._full.append(full)
+            full = None
+        return self._fresh(self.slots), full
 
     def give_back(self, states: Accumulated) -> Batch | None:
         """After a run; what it leaves to put out at once."""
@@ -161,6 +206,8 @@ class FoldedGroups:
         """All states, as partial batches: as one, where sums have room for what all threads have added."""
         with self._lock:
             idle, self._idle[:] = list(self._idle), []
+            full, self._full[:] = list(self._full), []
+        yield from full
         together: list[Accumulated] = []
         for states in idle:
             if together and self._can_join(together[-1], states):
@@ -218,16 +265,16 @@ class FoldedGroups:
             return None
         if len(used) < states.slots:
             whole = [values.take(used) for values in whole]
-        columns: list[Column] = []
-        rest = used
+        by_position: dict[int, Column] = {}
+        digits, rest = used, used
         for number, key in reversed(tuple(enumerate(self.keys))):
-            if number == 0:
-                columns.append(key.column(rest, key.low if self.rebased is None else states.low))
-                break
-            rest, digits = np.divmod(rest, key.span)
-            columns.append(key.column(digits, key.low))
-        columns.reverse()
-        columns = [columns[self.order.index(number)] for number in range(len(columns))]
+            low = key.low
+            if number > 0:
+                rest, digits = np.divmod(rest, key.span)
+            else:
+                digits, low = rest, low if self.rebased is None else states.low
+            by_position.update(zip(key.positions, key.columns(digits, low), strict=True))
+        columns = [by_position[position] for position in range(len(by_position))]
         for column in self.columns:
             values = whole[column.values]
             validity: torch.Tensor | None = None

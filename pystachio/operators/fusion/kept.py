@@ -47,11 +47,13 @@ class Written:
 @dataclass(frozen=True, slots=True, eq=False)
 class _Kept:
     """What was written, without what belongs to a run: `tables` and `columns` say which of a run's are in the places of
-    the program's tables and of the columns put out, None where those are the same in each run."""
+    the program's tables and of the columns put out, None where those are the same in each run; `rows` which of those
+    built are in the places of `FoldedGroups.rows`."""
 
     written: Written
     tables: tuple[int | None, ...]
     columns: tuple[int | None, ...]
+    rows: tuple[tuple[int, ...], ...] = ()
 
     def of_run(self, run: RunParts) -> Written:
         """For a run with parts of the same form."""
@@ -68,7 +70,9 @@ class _Kept:
             segment.program.with_tables(tables),
             segment.inputs,
             _with_columns(segment.columns, [None if n is None else run.columns[n] for n in self.columns]),
-            None if segment.folded is None else segment.folded.without_states(),
+            None
+            if segment.folded is None
+            else segment.folded.without_states(tuple(run.built[n] for n in places) for places in self.rows),
         )
         return Written(self.written.bounds, of_run)
 
@@ -161,7 +165,14 @@ def _kept(written: Written, run: RunParts) -> _Kept | None:
         None if fixed else place_among(t, run.tables) for t, fixed in zip(program.tables, program.fixed, strict=True)
     ]
     columns = [None if each.column is None else place_among(each.column, run.columns) for each in segment.columns]
-    if NOWHERE in tables or NOWHERE in columns or segment.tested[1:] != run.uses:
+    folded = segment.folded
+    rows = () if folded is None else tuple(tuple(place_among(c, run.built) for c in of) for of in folded.rows)
+    if (
+        NOWHERE in tables
+        or NOWHERE in columns
+        or any(NOWHERE in places for places in rows)
+        or segment.tested[1:] != run.uses
+    ):
         return None
     bare = replace(
         segment,
@@ -171,9 +182,9 @@ def _kept(written: Written, run: RunParts) -> _Kept | None:
             tables=tuple(t if place is None else _NO_TABLE for t, place in zip(program.tables, tables, strict=True)),
         ),
         columns=_with_columns(segment.columns, [None] * len(columns)),
-        folded=None if segment.folded is None else segment.folded.without_states(),
+        folded=None if folded is None else folded.without_states(() for _ in rows),
     )
-    return _Kept(Written(written.bounds, bare), tuple(tables), tuple(columns))
+    return _Kept(Written(written.bounds, bare), tuple(tables), tuple(columns), rows)
 
 
 def _with_columns(outputs: Sequence[OutputColumn], columns: Sequence[Column | None]) -> tuple[OutputColumn, ...]:

@@ -40,12 +40,13 @@ class NotComparable(Exception):
 @dataclass(slots=True, eq=False)
 class RunParts:
     """Of one run: `form` and `tables` are in an order that depends on the form only; `columns` are those of build sides
-    that are put out by their row numbers; `uses` the filters that are useful now."""
+    that are put out by their row numbers, `built` all of build sides; `uses` the filters that are useful now."""
 
     uses: tuple[FilterUse, ...]
     form: list[Hashable] = field(default_factory=list)
     tables: list[torch.Tensor] = field(default_factory=list)
     columns: list[Column] = field(default_factory=list)
+    built: list[Column] = field(default_factory=list)
     dictionaries: list[Dictionary] = field(default_factory=list)
     """Those that the form names."""
 
@@ -107,6 +108,7 @@ def _add_side(parts: RunParts, side: BuildSide) -> None:
         parts.look_up(side.matched)
     for column in side.rows.columns:
         _add_column(parts, column)
+    parts.built += side.rows.columns
     if side.encoding is not None:
         _add_encoding(parts, side.encoding)
     if side.index is not None:

@@ -67,11 +67,22 @@ Origin = Input | Lookup | Register
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class TableRow:
+    """Row `index + shift` of a `column` that is there before the program runs; NULL where the mask `exists` is false
+    (None: nowhere)."""
+
+    column: Column
+    index: Register
+    shift: int
+    exists: Register | None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class Symbol:
     """A column of the rows that are left. `valid` is where its validity comes from (None: no NULLs).
 
     `bounds` hold all valid values of an INTEGER, and the codes. An OPAQUE one is the row of its input, or, with a
-    `column`, that column's rows whose numbers are in the register `values`.
+    `column`, that column's rows whose numbers are in the register `values`. `row`: what it is a row of, if anything.
     """
 
     type: pa.DataType
@@ -84,6 +95,7 @@ class Symbol:
     column: Column | None = None
     step: int = 1
     """All valid values of an INTEGER are multiples of it."""
+    row: TableRow | None = None
 
 
 @dataclass(slots=True, eq=False)
@@ -198,6 +210,7 @@ def _input_symbol(position: int, column: Column) -> Symbol:
 
 def table_symbol(trace: Trace, column: Column, index: Register, shift: int, extra: Register | None = None) -> Symbol:
     """Rows `index + shift` of a column that is there before the program runs; `extra` is a mask of those that exist."""
+    row = TableRow(column, index, shift, extra)
     column = with_measured_bounds(column)
     match column:
         case FixedColumn(values=values) | DictionaryColumn(codes=values):
@@ -211,7 +224,7 @@ def table_symbol(trace: Trace, column: Column, index: Register, shift: int, extr
             present if extra is None else trace.mask(trace.both(extra, trace.load(present, Form.BOOLEAN, torch.bool)))
         )
     symbol = _symbol(column, origin, valid)
-    return replace(symbol, column=column) if symbol.form is Form.OPAQUE else symbol
+    return replace(symbol, column=column if symbol.form is Form.OPAQUE else None, row=row)
 
 
 def _symbol(column: Column, values: Origin, valid: Origin | None) -> Symbol:

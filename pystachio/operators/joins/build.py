@@ -14,6 +14,7 @@ from pystachio.operators.collected import Collected, collect
 from pystachio.operators.column import Column
 from pystachio.operators.joins.layout import JoinLayout
 from pystachio.operators.kernels import primitives
+from pystachio.operators.kernels.bounds import with_tight_bounds
 from pystachio.operators.kernels.keys import KeyCodes, KeyEncoding, encode_build
 from pystachio.operators.kernels.numbering import capacity_for
 from pystachio.operators.kernels.row_index import (
@@ -43,7 +44,7 @@ _ROW_BYTES: Final = 24
 """What an index, or building it, holds per row besides its table."""
 
 _FEW_ROWS: Final = 1 << 16
-"""Of more the filters, for which scans wait, and the index are made beside each other."""
+"""Of more the filters, for which scans wait, and the index are made beside each other, and ranges are not measured."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -140,7 +141,11 @@ class _Reading:
     parts: int
 
     def rows(self, collected: Collected) -> Batch:
-        return own_texts(collected.joined(), self.keys)
+        rows = own_texts(collected.joined(), self.keys)
+        if rows.length > _FEW_ROWS or self.ctx.stream.device.type != "cpu":
+            return rows
+        # What behind the join is grouped by a column of few rows may be addressed.
+        return Batch(tuple(map(with_tight_bounds, rows.columns)), rows.length, rows.ready)
 
     def filters(self, rows: Batch, wanted: tuple[bool, ...]) -> Filters:
         """Those that are wanted of the keys."""

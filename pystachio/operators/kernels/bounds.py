@@ -56,6 +56,13 @@ def with_measured_bounds(column: Column) -> Column:
     return column
 
 
+def with_tight_bounds(column: Column) -> Column:
+    """The column with the range of its own values: those that are known may be of a whole table."""
+    if not isinstance(column, FixedColumn) or column.values.dtype.is_floating_point:
+        return column
+    return FixedColumn(column.type, column.values, column.validity, measured_bounds(column))
+
+
 def _measure(values: torch.Tensor, validity: torch.Tensor | None) -> Bounds:
     if values.shape[0] == 0:
         return 0, 0

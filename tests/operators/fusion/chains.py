@@ -78,7 +78,7 @@ def agree(harness: Any, make: Callable[[], Any], *, ordered: bool = False, **set
     if ordered:
         assert got.rows == want.rows
     else:
-        assert got.counted == want.counted
+        assert got.counted == want.counted, (got.rows[:8], want.rows[:8])
     return got
 
 

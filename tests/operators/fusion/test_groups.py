@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pyarrow as pa
 import pytest
@@ -22,8 +23,7 @@ def folded(slots: int, largest: int = 1) -> FoldedGroups:
     """By a number from 10 on: how many rows, their sum (NULL without a value), the least and the largest value."""
     int64 = torch.int64
     return FoldedGroups(
-        keys=(GroupKey(pa.int64(), torch.int16, 10, slots, False, (10, 10 + slots), None),),
-        order=(0,),
+        keys=(GroupKey(0, pa.int64(), torch.int16, 10, slots, False, (10, 10 + slots), None),),
         slots=slots,
         accumulators=(
             Accumulator(Operation.FOLD_COUNT, int64, 0),
@@ -98,6 +98,22 @@ def test_sums_that_may_outgrow_their_states_are_not_joined() -> None:
     batches = list(groups.finish())
     assert len(batches) == 2
     assert rows_of(batches) == [*expected(parts[0]), *expected(parts[1] + parts[2])]
+
+
+def test_what_is_to_stay_is_put_out_at_the_end() -> None:
+    """Full states too: of grouping sets nobody but the end of a run makes what is put out."""
+    groups = replace(folded(4, largest=LARGEST_SUM // 10), stay=True)
+    rows = [[(1, 5)] * 6, [(1, 2)] * 6, [(3, 1)] * 6]
+    for some in rows:
+        states, full = groups.take([], len(some))
+        assert full is None
+        fold(states, 4, some)
+        assert groups.give_back(states) is None
+    merged: dict[object, int] = {}
+    for key, count, *_ in rows_of(list(groups.finish())):
+        merged[key] = merged.get(key, 0) + int(str(count))
+    assert merged == {11: 12, 13: 6}
+    assert list(groups.finish()) == []
 
 
 def test_states_without_a_row_put_out_nothing() -> None:

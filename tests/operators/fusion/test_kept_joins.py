@@ -16,6 +16,7 @@ import torch
 
 import pystachio
 from pystachio.operators.fusion import flow
+from pystachio.operators.fusion.groups import RowKey
 from pystachio.operators.fusion.kept import KeptSegments, Written
 from pystachio.operators.fusion.prepared import Look, Prepared
 from pystachio.operators.fusion.segment import Segment
@@ -28,6 +29,10 @@ ITEMS = 20_000
 STATEMENTS = {
     "payloads": "select c, sum(v * p) s, count(*) n from t join item on i = id where p < 700 group by c order by c",
     "texts put out": "select v, long, c from t join item on i = id where p = 13 order by v, long limit 50",
+    "groups of rows": "select long, c, sum(v) s, count(*) n from t join item on i = id where p < 40 group by long, c"
+    " order by long, c",
+    "sets of groups of rows": "select long, d, sum(v) s, count(*) n from t left join item on i = id and p < 20"
+    " group by rollup (long, d) order by long nulls last, d nulls last, n",
     "several of a key": "select b, sum(v) s, count(*) n from t join several on i = k group by b order by b",
     "not all matched": "select count(*) n, count(c) m, sum(p) s from t left join item on i = id and p < 300",
     "semi": "select sum(v) s from t where i in (select id from item where p between 100 and 160)",
@@ -275,7 +280,10 @@ def assert_same(kept: Segment, anew: Segment) -> None:
         )
     assert (kept.folded is None) == (anew.folded is None)
     if kept.folded is not None and anew.folded is not None:
-        assert kept.folded.keys == anew.folded.keys
+        for key, another_key in zip(kept.folded.keys, anew.folded.keys, strict=True):
+            assert key == another_key
+            if isinstance(key, RowKey) and isinstance(another_key, RowKey):
+                assert all(one is other for one, other in zip(key.of, another_key.of, strict=True))
         assert kept.folded.accumulators == anew.folded.accumulators
         assert kept.folded.slots == anew.folded.slots
 
@@ -290,12 +298,14 @@ def test_nothing_of_a_run_is_held(session: pystachio.Session, monkeypatch: pytes
         kept.append(self)
 
     monkeypatch.setattr(KeptSegments, "keep", keeping)
-    for name in ("payloads", "texts put out", "three joins"):
+    for name in ("payloads", "texts put out", "three joins", "groups of rows"):
         for _ in range(3):
             session.sql(STATEMENTS[name]).to_arrow()
     held = [each for segments in kept for looks in segments.by_look.values() for each in looks]
     programs = [each.written.segment for each in held if each.written.segment is not None]
-    assert len(programs) >= 3
+    assert len(programs) >= 4
+    row_keys = [rows for segment in programs if segment.folded is not None for rows in segment.folded.rows]
+    assert set(row_keys) == {()}, "the columns that rows are of"
     for segment in programs:
         assert all(
             table.nbytes == 0
