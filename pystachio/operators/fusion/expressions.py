@@ -1,4 +1,4 @@
-"""Expressions as instructions. What has none of its own becomes a table over the values of the only field it reads."""
+"""Expressions as instructions. What has none of its own becomes a table (`fusion.tabulated`)."""
 
 from __future__ import annotations
 
@@ -9,11 +9,6 @@ from typing import Final
 import pyarrow as pa
 import torch
 
-from pystachio.errors import DataError
-from pystachio.operators.batch import Batch
-from pystachio.operators.column import Bounds, Column, DictionaryColumn, FixedColumn
-from pystachio.operators.distinct import result_on_distinct
-from pystachio.operators.evaluate import evaluate
 from pystachio.operators.expressions import (
     Call,
     Cast,
@@ -22,23 +17,21 @@ from pystachio.operators.expressions import (
     IfThen,
     InList,
     Literal,
-    fields_of,
-    shift_fields,
     walk,
 )
 from pystachio.operators.functions.operands import fits, narrowest_dtype
 from pystachio.operators.functions.units import ratio
 from pystachio.operators.fusion.arithmetic import FLOAT_ARITHMETIC, arithmetic, bits, cast, float_register
 from pystachio.operators.fusion.division import part_of_day, remainder, truncated
-from pystachio.operators.fusion.trace import Form, Input, Lookup, NotTraceable, Symbol, Trace
+from pystachio.operators.fusion.membership import in_range
+from pystachio.operators.fusion.tabulated import Fields, field, of_rows, tabulated, truth_of_values
+from pystachio.operators.fusion.trace import Form, Input, NotTraceable, Symbol, Trace
 from pystachio.operators.kernels.arithmetic import INT64
 from pystachio.operators.kernels.compare import MIRRORED
 from pystachio.operators.kernels.instructions import Comparison, Operation, Register, kind_of
 
-Fields = Sequence[Symbol | None]
-
-_MOST_TABULATED: Final = 1 << 16
 _MOST_EQUALS: Final = 8
+
 
 _INVERSE: Final = {
     "equal": "not_equal",
@@ -74,7 +67,7 @@ def truth(trace: Trace, predicate: Expression, fields: Fields, *, wanted: bool =
                 result = combine(result, truth(trace, argument, fields, wanted=wanted))
             return result
         case Call(function="is_null" | "is_not_null" as function, arguments=(FieldReference(index=index),)):
-            valid = trace.valid(_field(fields, index))
+            valid = trace.valid(field(fields, index))
             present: Register | bool = True if valid is None else valid
             return present if (function == "is_not_null") is wanted else trace.inverse(present)
         case Call(function=function, arguments=(left, right)) if function in _INVERSE:
@@ -88,7 +81,7 @@ def truth(trace: Trace, predicate: Expression, fields: Fields, *, wanted: bool =
             except NotTraceable:
                 return _tabulated_truth(trace, predicate, fields, wanted)
         case FieldReference(index=index):
-            return _boolean(trace, _field(fields, index), wanted)
+            return _boolean(trace, field(fields, index), wanted)
         case _:
             return _tabulated_truth(trace, predicate, fields, wanted)
 
@@ -97,13 +90,15 @@ def value(trace: Trace, expression: Expression, fields: Fields) -> Symbol:
     """The expression's value in every row."""
     match expression:
         case FieldReference(index=index):
-            return _field(fields, index)
+            return field(fields, index)
         case Literal():
             return _literal(trace, expression)
-    try:
-        return _computed(trace, expression, fields)
-    except NotTraceable:
-        return _tabulated(trace, expression, fields)
+    for way in (_computed, tabulated):
+        try:
+            return way(trace, expression, fields)
+        except NotTraceable:
+            pass
+    return of_rows(trace, expression, fields)
 
 
 def _computed(trace: Trace, expression: Expression, fields: Fields) -> Symbol:
@@ -134,7 +129,7 @@ def _is_never_null(part: Expression, fields: Fields) -> bool:
     """Whether this node has a value in every row in which its operands have."""
     match part:
         case FieldReference(index=index):
-            return _field(fields, index).valid is None
+            return field(fields, index).valid is None
         case Literal(value=constant):
             return constant is not None
         case Call(function=function):
@@ -143,13 +138,6 @@ def _is_never_null(part: Expression, fields: Fields) -> bool:
             return not null_on_failure
         case _:
             return isinstance(part, InList | IfThen)
-
-
-def _field(fields: Fields, index: int) -> Symbol:
-    symbol = fields[index]
-    if symbol is None:
-        raise NotTraceable("a field that is not there")
-    return symbol
 
 
 def _literal(trace: Trace, literal: Literal) -> Symbol:
@@ -235,34 +223,6 @@ def _against_constant(trace: Trace, function: str, symbol: Symbol, literal: Lite
             return in_range(trace, symbol, below if whole else below + 1, None)
 
 
-def in_range(trace: Trace, symbol: Symbol, low: int | None, high: int | None) -> Register | bool:
-    """Where an INTEGER or a code is in the inclusive range; arbitrary under NULLs."""
-    assert symbol.bounds is not None
-    first, last = symbol.bounds
-    low = first if low is None or low < first else low
-    high = last if high is None or high > last else high
-    if low > high:
-        return False
-    if (low, high) == (first, last):
-        return True
-    if isinstance(symbol.values, Input):
-        # Values under NULLs may be outside the bounds, but not outside the dtype.
-        number = trace.input(symbol.values)
-        kind = kind_of(symbol.dtype)
-        return trace.assembler.compute(Operation.INPUT_RANGE, number, x=low, y=high, kind=kind, is_mask=True)
-    return trace.assembler.compute(Operation.RANGE, trace.values(symbol), x=low, y=high, is_mask=True)
-
-
-def is_member(trace: Trace, symbol: Symbol, table: torch.Tensor, low: int, *, is_fixed: bool = False) -> Register:
-    """Where table[value - low] (bool or uint8) is set; rows with a value outside the table are not members."""
-    number, span = trace.assembler.table(table, is_fixed=is_fixed), table.shape[0]
-    if isinstance(symbol.values, Input):
-        kind = kind_of(symbol.dtype)
-        column = trace.input(symbol.values)
-        return trace.assembler.compute(Operation.INPUT_MEMBER, column, number, x=low, y=span, kind=kind, is_mask=True)
-    return trace.assembler.compute(Operation.MEMBER, trace.values(symbol), number, x=low, y=span, is_mask=True)
-
-
 def _among(
     trace: Trace, operand: Expression, options: Sequence[Expression], fields: Fields, wanted: bool
 ) -> Register | bool:
@@ -303,99 +263,8 @@ def _if_then(
     return Symbol(type_, form, narrowest_dtype(bounds), chosen, None, bounds)
 
 
-def _only_field(expression: Expression, fields: Fields) -> tuple[int, Symbol]:
-    positions = fields_of(expression)
-    if len(positions) != 1:
-        raise NotTraceable(f"an expression over {len(positions)} fields")
-    (position,) = positions
-    return position, _field(fields, position)
-
-
-def _table(trace: Trace, expression: Expression, fields: Fields) -> tuple[Symbol, Column, Literal, int]:
-    """The field that the expression reads, its result for each value of that from the last number on, and for NULL."""
-    position, symbol = _only_field(expression, fields)
-    if symbol.form is Form.CODES:
-        assert symbol.dictionary is not None
-        known = result_on_distinct(expression, position, symbol.dictionary, trace.rows, evaluate)
-        if known is None:
-            raise NotTraceable("an expression that must be evaluated row by row")
-        return symbol, known.values, known.on_null, 0
-    if symbol.form is not Form.INTEGER or symbol.bounds is None:
-        raise NotTraceable("an expression over other values")
-    low, high = symbol.bounds
-    if high - low >= min(_MOST_TABULATED, max(trace.rows, 1)):
-        raise NotTraceable("an expression over a wide range of values")
-    single = shift_fields(expression, lambda _: 0)
-    numbers = (torch.arange(high - low + 1) + low).to(symbol.dtype)  # high + 1 may be none of 64 bits
-    values = FixedColumn(symbol.type, numbers, None, symbol.bounds)
-    try:
-        result = evaluate(single, Batch((values,), len(values), None))
-        if symbol.valid is None:
-            return symbol, result, Literal(None, expression.type), low
-        null = FixedColumn(symbol.type, values.values[:1], torch.zeros(1, dtype=torch.bool))
-        on_null = evaluate(single, Batch((null,), 1, None))
-    except DataError as error:
-        raise NotTraceable(str(error)) from None
-    if on_null.validity is None or bool(on_null.validity[0]):
-        raise NotTraceable("a value for NULL")
-    return symbol, result, Literal(None, expression.type), low
-
-
 def _tabulated_truth(trace: Trace, predicate: Expression, fields: Fields, wanted: bool) -> Register | bool:
-    symbol, result, on_null, low = _table(trace, predicate, fields)
-    if not isinstance(result, FixedColumn) or result.values.dtype != torch.bool:
-        raise NotTraceable("a condition that is not boolean")
-    table = result.values if wanted else ~result.values
-    if result.validity is not None:
-        table = table & result.validity
-    if bool(table.all()):
-        found: Register | bool = True
-    elif not bool(table.any()):
-        found = False
-    else:
-        found = _by_table(trace, symbol, table, low)
-    valid = trace.valid(symbol)
-    found = trace.both(valid, found)
-    if valid is not None and on_null.value is wanted:
-        found = trace.either(found, trace.inverse(valid))
-    return found
-
-
-def _by_table(trace: Trace, symbol: Symbol, table: torch.Tensor, low: int) -> Register | bool:
-    """One range of values is compared, others are looked up."""
-    true = torch.nonzero(table).squeeze(1)
-    first, last = int(true[0]), int(true[-1])
-    if last - first + 1 == true.shape[0]:
-        return in_range(trace, symbol, low + first, low + last)
-    return is_member(trace, symbol, table.contiguous(), low, is_fixed=True)
-
-
-def _tabulated(trace: Trace, expression: Expression, fields: Fields) -> Symbol:
-    symbol, result, on_null, low = _table(trace, expression, fields)
-    if symbol.valid is not None and on_null.value is not None:
-        raise NotTraceable("a value for NULL")
-    index = trace.values(symbol)
-    if symbol.valid is not None:
-        # What lies under a NULL may be outside the table.
-        index = trace.assembler.compute(Operation.OFFSET, index, x=low, y=len(result) - 1)
-        low = 0
-    valid = trace.valid(symbol)
-    if result.validity is not None:
-        there = trace.load(Lookup(result.validity, index, -low, is_fixed=True), Form.BOOLEAN, torch.bool)
-        valid = trace.mask(trace.both(valid, there))
-    bounds: Bounds | None = None
-    match result:
-        case FixedColumn(type=type_, values=values) if values.dtype == torch.bool:
-            return Symbol(type_, Form.BOOLEAN, torch.bool, Lookup(values, index, -low, is_fixed=True), valid)
-        case FixedColumn(type=type_, values=values) if values.dtype.is_floating_point:
-            return Symbol(type_, Form.FLOAT, values.dtype, Lookup(values, index, -low, is_fixed=True), valid)
-        case FixedColumn(type=type_, values=values):
-            bounds = int(values.min()), int(values.max())
-            return Symbol(type_, Form.INTEGER, values.dtype, Lookup(values, index, -low, is_fixed=True), valid, bounds)
-        case DictionaryColumn(type=type_, codes=codes, dictionary=dictionary):
-            bounds = 0, max(0, len(dictionary) - 1)
-            return Symbol(
-                type_, Form.CODES, codes.dtype, Lookup(codes, index, -low, is_fixed=True), valid, bounds, dictionary
-            )
-        case _:
-            raise NotTraceable(f"a table of {result.type}")
+    try:
+        return truth_of_values(trace, predicate, fields, wanted)
+    except NotTraceable:
+        return _boolean(trace, of_rows(trace, predicate, fields), wanted)

@@ -7,7 +7,7 @@ from typing import Final
 import torch
 
 from pystachio.operators.column import Bounds
-from pystachio.operators.fusion.expressions import in_range, is_member
+from pystachio.operators.fusion.membership import in_range, is_member
 from pystachio.operators.fusion.trace import Form, Input, NotTraceable, Symbol, Trace
 from pystachio.operators.kernels.instructions import Operation, Register, kind_of
 from pystachio.operators.kernels.key_sets import BitSet, BloomFilter, KeySet

@@ -8,7 +8,8 @@ import pyarrow as pa
 import torch
 
 from pystachio.operators.column import Dictionary
-from pystachio.operators.fusion.expressions import in_range, truth
+from pystachio.operators.fusion.expressions import truth
+from pystachio.operators.fusion.membership import in_range
 from pystachio.operators.fusion.trace import Form, NotTraceable, Symbol, Trace, table_symbol
 from pystachio.operators.joins.layout import Emission, Source
 from pystachio.operators.joins.probe import JoinProbe

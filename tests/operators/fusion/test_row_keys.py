@@ -9,11 +9,14 @@ import pyarrow as pa
 import pytest
 
 from pystachio.operators.aggregation.aggregate import aggregate
+from pystachio.operators.arrow import column_from_arrow
 from pystachio.operators.batch import Batch
-from pystachio.operators.expressions import AggregateCall, JoinKind
+from pystachio.operators.expressions import AggregateCall, Cast, Expression, FieldReference, JoinKind
+from pystachio.operators.filter import Filter
 from pystachio.operators.fusion import flow
 from pystachio.operators.fusion.groups import RowKey
 from pystachio.operators.joins.join import Join
+from pystachio.operators.project import Project
 from tests.operators.conftest import Source
 from tests.operators.fusion.chains import (
     WORDS,
@@ -21,18 +24,25 @@ from tests.operators.fusion.chains import (
     agree,
     batch_of,
     booleans,
+    call,
     codes,
     dictionary_of,
     floats,
     integers,
+    lit,
     plain,
     schema_of,
 )
 
-INT, TEXT, WIDE = pa.int64(), pa.string(), pa.decimal128(38, 2)
+INT, TEXT = pa.int64(), pa.string()
 PROBE: Final = (INT, INT, pa.bool_(), INT)
 """Two keys of joins, what is grouped by, and what is summed."""
 BUILD: Final = (INT, TEXT, TEXT, INT, pa.float64())
+
+
+def ref(position: int) -> Expression:
+    """Of the probe side's columns and those of a build side without its key."""
+    return FieldReference(position, (*PROBE, *BUILD[1:])[position])
 
 
 @pytest.fixture(autouse=True)
@@ -149,3 +159,45 @@ def test_few_values_are_addressed_themselves(harness: Any, put_out: list[int]) -
     assert put_out == []
     agree(harness, lambda: grouped(6, INT))
     assert put_out == [1], "a range that is far too wide"
+
+
+EXPRESSIONS: Final = {
+    "of one text": call("upper", ref(4), type_=TEXT),
+    "of several columns": call("concat", ref(4), ref(5), type_=TEXT),
+    "of the rows of both sides": call("add", call("char_length", ref(4), type_=INT), ref(1), type_=INT),
+    "a condition": call("contains", ref(4), lit("a", TEXT)),
+    "not NULL where there is no row": call("coalesce", ref(4), lit("none", TEXT), type_=TEXT),
+    "that fails for a row without a match": Cast(ref(4), INT),
+}
+
+
+@pytest.mark.parametrize("kind", [JoinKind.INNER, JoinKind.LEFT])
+@pytest.mark.parametrize("nulls", [0.0, 0.3])
+@pytest.mark.parametrize("name", EXPRESSIONS)
+def test_expressions_over_columns_of_a_build_side(harness: Any, name: str, nulls: float, kind: JoinKind) -> None:
+    """Each row of it is looked at once: what fails, or has a value for no row, is left to the operators."""
+    r = random.Random(6)
+    side, source = stored(r, 40, nulls, unique=True), Given((pushed(r, 3000, 90, nulls),) * 2, schema_of(*PROBE))
+    if name.startswith("that fails"):
+        texts = column_from_arrow(pa.array(["x"] + [str(number) for number in range(39)]))
+        never = type(side.columns[0])(INT, side.columns[0].values.clone(), None)  # type: ignore[union-attr]
+        never.values[0] = 10**6
+        side = batch_of(never, texts, *side.columns[2:])
+    computed = EXPRESSIONS[name]
+
+    def chain() -> Any:
+        output = (*range(len(PROBE)), *range(len(PROBE) + 1, len(PROBE) + len(BUILD)))
+        given = Source((side,), schema_of(*BUILD))
+        joined: Any = Join(source, given, kind, (0,), (0,), (False,), None, False, "right", output, (None,))
+        if computed.type == pa.bool_():
+            return Filter(joined, computed)
+        return Project(joined, (ref(0), computed), schema_of(INT, computed.type))
+
+    assert agree(harness, chain).stages == (1 if name in LEFT_TO_OPERATORS[kind] else 2)
+
+
+LEFT_TO_OPERATORS: Final = {
+    JoinKind.INNER: {"that fails for a row without a match"},
+    # `concat` takes NULL for no text.
+    JoinKind.LEFT: {"that fails for a row without a match", "not NULL where there is no row", "of several columns"},
+}
