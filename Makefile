@@ -11,10 +11,12 @@ NATIVE := pystachio/operators/kernels/native pystachio/io_scheduler/devices/nati
 demo: $(STAMP)
 	$(BIN)/pystachio-node demo $(ARGS)
 
-# A part that ARGS names may lie in one of the two runs only: the other ends with 5, no tests.
+# A part that ARGS names may lie in one of the two runs only: the other ends with 5, no tests. Both must not.
 test: $(STAMP)
-	$(BIN)/python -m pytest -m "not slow and not alone" -n auto --maxprocesses 4 --dist loadfile $(ARGS) || test $$? -eq 5
-	$(BIN)/python -m pytest -m "not slow and alone" $(ARGS) || test $$? -eq 5
+	@$(BIN)/python -m pytest -m "not slow and not alone" -n auto --maxprocesses 4 --dist loadfile $(ARGS); first=$$?; \
+	test $$first -eq 0 -o $$first -eq 5 || exit $$first; \
+	$(BIN)/python -m pytest -m "not slow and alone" $(ARGS); second=$$?; \
+	test $$second -eq 5 && exit $$first; exit $$second
 
 test-all: $(STAMP)
 	$(BIN)/python -m pytest $(ARGS)

@@ -23,9 +23,12 @@ if not torch.cuda.is_available():
 BESIDE_OTHERS = tuple(
     Path(__file__).parent / name
     for name in (
+        "cluster/test_spread.py",
         "cluster/test_statements.py",
         "cluster/test_tpch.py",
         "gpu",
+        "io_scheduler/central",
+        "io_scheduler/core",
         "operators",
         "planner",
         "queries",

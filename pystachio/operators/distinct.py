@@ -15,7 +15,7 @@ from typing import Final
 import pyarrow as pa
 import torch
 
-from pystachio.errors import DataError
+from pystachio.errors import DataError, InvalidRequest
 from pystachio.operators.arrow import literal_at
 from pystachio.operators.batch import Batch, column_nbytes
 from pystachio.operators.column import BytesColumn, Column, Dictionary, DictionaryColumn, FixedColumn, ViewColumn
@@ -152,7 +152,7 @@ def _evaluate_values(
         result = evaluate(expression, Batch((values,) * (position + 1), len(values), None))
         null = all_null(values.type, 1, device_of(values), like=values)
         on_null = literal_at(evaluate(expression, Batch((null,) * (position + 1), 1, None)), 0)
-    except DataError:
+    except (DataError, InvalidRequest):
         return DistinctResult(expression, _FAILED, Literal(None, pa.null()))
     if isinstance(result, BytesColumn | ViewColumn):
         result = to_codes(result)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import cast
 
 import numpy as np
 import pyarrow as pa
@@ -20,6 +21,10 @@ from pystachio.operators.batch import column_nbytes
 from pystachio.operators.column import Bounds, BytesColumn, Column, Dictionary, DictionaryColumn, FixedColumn
 from pystachio.operators.kernels.key_sets import KeySet, key_set
 from pystachio.operators.kernels.texts import find_texts
+
+_MEMBERS = "members of runtime filters"
+_MOST_MEMBERS = 8
+"""Filters whose members a dictionary keeps: most runs of a plan bring new ones."""
 
 MOST_STRINGS = 1 << 16
 """String keys (rows of plain ones, distinct ones) beyond which a filter costs more than it saves."""
@@ -164,14 +169,15 @@ def _select_codes(column: DictionaryColumn, values: Dictionary) -> torch.Tensor 
 
 def members_of(dictionary: Dictionary, values: Dictionary) -> torch.Tensor:
     """bool [len(dictionary)]: which of its values are among `values`; kept with it."""
-    key = ("runtime_filter", id(values))
-    kept = dictionary.derived.get(key)
-    if kept is None:
-        wanted = dictionary_to_arrow(values).cast(dictionary_to_arrow(dictionary).type)
-        found = pc.is_in(dictionary_to_arrow(dictionary), value_set=wanted).to_numpy(zero_copy_only=False)
-        kept = dictionary.derived.setdefault(key, (values, torch.from_numpy(found)))
-    assert isinstance(kept, tuple)
-    members: torch.Tensor = kept[1]
+    known = cast(tuple[tuple[Dictionary, torch.Tensor], ...], dictionary.derived.get(_MEMBERS, ()))
+    for others, members in known:
+        if others is values:
+            return members
+    wanted = dictionary_to_arrow(values).cast(dictionary_to_arrow(dictionary).type)
+    found = pc.is_in(dictionary_to_arrow(dictionary), value_set=wanted).to_numpy(zero_copy_only=False)
+    members = torch.from_numpy(found)
+    # What two threads find at once, one of them finds again.
+    dictionary.derived[_MEMBERS] = (*known[1 - _MOST_MEMBERS :], (values, members))
     return members
 
 

@@ -65,6 +65,7 @@ from pystachio.planner.pushdown import (
 from pystachio.planner.runtime_filters import (
     Side,
     WantedFilter,
+    filtered_by_join,
     filtering_keys,
     share_left,
     through_aggregate,
@@ -101,10 +102,12 @@ def choose_build(join: Join, left: Estimate, right: Estimate) -> Side:
 
 @dataclass(frozen=True, slots=True)
 class _Lowered:
-    """`positions[p]`: where the operator puts out the logical plan's field p. Only needed fields are in it."""
+    """`positions[p]`: where the operator puts out the logical plan's field p. Only needed fields are in it. `filtered`:
+    slots of runtime filters that scans below have taken and whose other rows are not put out."""
 
     operator: Operator
     positions: Mapping[int, int]
+    filtered: frozenset[int] = frozenset()
 
 
 class _Lowering:
@@ -183,8 +186,10 @@ class _Lowering:
             case UnionAll():
                 kept = sorted(needed)
                 schema = tuple(plan.schema[p] for p in kept)
-                parts = tuple(_exact(self.lower(part, needed, filters), kept, schema) for part in plan.inputs)
-                return _Lowered(UnionAllOperator(parts, schema), _places(needed))
+                lowered = [self.lower(part, needed, filters) for part in plan.inputs]
+                parts = tuple(_exact(part, kept, schema) for part in lowered)
+                filtered = frozenset.intersection(*(part.filtered for part in lowered))
+                return _Lowered(UnionAllOperator(parts, schema), _places(needed), filtered)
 
     def _read(self, read: Read, needed: Needed, filters: tuple[WantedFilter, ...]) -> _Lowered:
         if self._estimator.table_rows(read.table) < _SMALLEST_FILTERED_SCAN:
@@ -199,7 +204,7 @@ class _Lowering:
             output=tuple(columns[p] for p in sorted(needed)),
             filters=tuple(ScanFilter(wanted.slot, columns[wanted.field]) for wanted in filters),
         )
-        return _Lowered(scan, _places(needed))
+        return _Lowered(scan, _places(needed), frozenset(wanted.slot for wanted in filters))
 
     def _filter(self, plan: Filter, needed: Needed, filters: tuple[WantedFilter, ...]) -> _Lowered:
         if isinstance(plan.input, Read) and id(plan.input) not in self._consumers:
@@ -215,11 +220,11 @@ class _Lowering:
         source = self.lower(plan.input, read, through_project(plan, filters))
         places = {p: source.positions[e.index] for p, e in wanted.items() if isinstance(e, FieldReference)}
         if len(places) == len(wanted):
-            return _Lowered(source.operator, places)
+            return _Lowered(source.operator, places, source.filtered)
         expressions = tuple(moved(expression, source.positions) for expression in wanted.values())
         names = [field.name for field in source.operator.schema]
         schema = tuple(_named(plan.schema[p], e, names) for p, e in zip(wanted, expressions, strict=True))
-        return _Lowered(ProjectOperator(source.operator, expressions, schema), _places(needed))
+        return _Lowered(ProjectOperator(source.operator, expressions, schema), _places(needed), source.filtered)
 
     def _join(self, plan: Join, needed: Needed, filters: tuple[WantedFilter, ...]) -> _Lowered:
         build = choose_build(plan, self._estimator.estimate(plan.left), self._estimator.estimate(plan.right))
@@ -227,12 +232,12 @@ class _Lowering:
         left_needed, right_needed = needed_of_join(plan, needed)
         # Which filters the build side takes decides about those that it makes.
         if build == "right":
-            right, share = self._lower_build(plan.right, right_needed, right_filters)
-            own = self._own_filters(plan, build, share)
+            right = self.lower(plan.right, right_needed, right_filters)
+            own = self._own_filters(plan, build, share_left(right_filters, right.filtered))
             left = self.lower(plan.left, left_needed, (*left_filters, *own.values()))
         else:
-            left, share = self._lower_build(plan.left, left_needed, left_filters)
-            own = self._own_filters(plan, build, share)
+            left = self.lower(plan.left, left_needed, left_filters)
+            own = self._own_filters(plan, build, share_left(left_filters, left.filtered))
             right = self.lower(plan.right, right_needed, (*right_filters, *own.values()))
         both = _both_sides(plan, left, right)
         put_out = _put_out(plan, both, left, right)
@@ -249,17 +254,7 @@ class _Lowering:
             output=tuple(put_out[p] for p in sorted(needed)),
             runtime_filters=tuple(self._published(own.get(key)) for key in range(len(plan.left_keys))),
         )
-        return _Lowered(operator, _places(needed))
-
-    def _lower_build(
-        self, plan: LogicalPlan, needed: Needed, filters: tuple[WantedFilter, ...]
-    ) -> tuple[_Lowered, float]:
-        """And the share of its rows that the filters will leave, as far as scans take them."""
-        others, self._used_slots = self._used_slots, set()
-        lowered = self.lower(plan, needed, filters)
-        share = share_left(filters, self._used_slots)
-        self._used_slots |= others
-        return lowered, share
+        return _Lowered(operator, _places(needed), filtered_by_join(plan.kind, left.filtered, right.filtered))
 
     def _own_filters(self, join: Join, build: Side, share: float) -> dict[int, WantedFilter]:
         """What the build side tells the probe side, by the position of the key."""
@@ -285,7 +280,7 @@ class _Lowering:
         )
         if isinstance(operator.input, PartialAggregate):
             operator = replace(operator, input=from_statistics(operator.input))
-        return _Lowered(operator, {position: position for position in range(len(plan.schema))})
+        return _Lowered(operator, {position: position for position in range(len(plan.schema))}, source.filtered)
 
     def _limit(self, plan: Limit, needed: Needed) -> _Lowered:
         """No filter passes: it would let other rows into the limit."""

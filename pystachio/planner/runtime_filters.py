@@ -74,10 +74,24 @@ def _passing(join: Join, key: int, build: Side, estimator: Estimator, share: flo
     return min(present, share * rows) / join_domain([left], [right])
 
 
-def share_left(filters: Iterable[WantedFilter], taken: Set[int]) -> float:
-    """The expected share of a plan's rows that pass the filters that scans below it have `taken`: slots, each of which
+def share_left(filters: Iterable[WantedFilter], filtered: Set[int]) -> float:
+    """The expected share of a plan's rows that are left by those of the filters by which it is `filtered` (slots): each
     counts once, as if they knew nothing of each other."""
-    return math.prod({wanted.slot: wanted.share for wanted in filters if wanted.slot in taken}.values())
+    return math.prod({wanted.slot: wanted.share for wanted in filters if wanted.slot in filtered}.values())
+
+
+def filtered_by_join(kind: JoinKind, left: frozenset[int], right: frozenset[int]) -> frozenset[int]:
+    """Slots of the filters that take rows out of a join's output, of those that take them out of its inputs: an outer
+    join puts out the rows of the kept side in any case."""
+    match kind:
+        case JoinKind.INNER | JoinKind.SEMI:
+            return left | right
+        case JoinKind.LEFT | JoinKind.ANTI | JoinKind.MARK:
+            return left
+        case JoinKind.RIGHT:
+            return right
+        case JoinKind.FULL:
+            return frozenset()
 
 
 def through_project(project: Project, filters: Iterable[WantedFilter]) -> tuple[WantedFilter, ...]:

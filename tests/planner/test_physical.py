@@ -159,6 +159,15 @@ def test_a_side_with_all_keys_filters_when_it_is_filtered_itself(is_left: bool) 
     assert of_parts.slot != of_boxes.slot
 
 
+@pytest.mark.parametrize(("kind", "leads"), [(JoinKind.INNER, True), (JoinKind.LEFT, False)])
+def test_a_filter_leads_to_others_only_where_it_takes_rows_out(kind: JoinKind, leads: bool) -> None:
+    """Of a field that an outer join pads, it takes out rows of the padded side, not of the join."""
+    boxes, sales = Read("box", (0, 1), BOX), Read("sale", (0,), SALE)
+    sold = joined(sales, joined(boxes, boxes, kind))
+    found = scans(lowered(replace(joined(FEW_PARTS, sold), right_keys=(4,))).root)
+    assert bool(found["sale"].filters) is leads
+
+
 def test_a_filter_that_no_scan_takes_does_not_lead_to_others() -> None:
     root = lowered(replace(joined(FEW_PARTS, joined(LINES, PARTS)), right_keys=(3,))).root
     found = scans(root)

@@ -153,10 +153,13 @@ class PartialFold:
         return _WORTH_OF_TEXTS if stay and self.texts_stay else _WORTH_OF_MOVED_TEXTS
 
     def finish(self) -> Iterator[Batch] | None:
-        if not self.kept:
-            return None
+        return self._finished() if self.kept else None
+
+    def _finished(self) -> Iterator[Batch]:
         groups = chain.from_iterable(kept.finish() for kept in self.kept)
-        return self._in_sets(groups) if self.plan.sets else groups
+        yield from self._in_sets(groups) if self.plan.sets else groups
+        # Whose keys may be columns of a join that has given its memory back.
+        self.kept.clear()
 
     def _in_sets(self, groups: Iterable[Batch]) -> Iterator[Batch]:
         """Those of all keys in each grouping set."""

@@ -32,7 +32,6 @@ from pystachio.operators.kernels.instructions import Comparison, Operation, Regi
 
 _MOST_EQUALS: Final = 8
 
-
 _INVERSE: Final = {
     "equal": "not_equal",
     "not_equal": "equal",

@@ -160,6 +160,8 @@ def _kept(written: Written, run: RunParts) -> _Kept | None:
     segment = written.segment
     if segment is None:
         return _Kept(written, (), ())
+    if segment.is_of_run:
+        return None
     program = segment.program
     tables = [
         None if fixed else place_among(t, run.tables) for t, fixed in zip(program.tables, program.fixed, strict=True)

@@ -66,6 +66,7 @@ class Segment:
     """The next `stages` of a chain in one program.
 
     A boundary stands behind each of `tested`, the tests of a scan (None: the predicate, or nothing), and each stage.
+    `is_of_run`: for no other run of the plan.
     """
 
     stages: int
@@ -74,6 +75,7 @@ class Segment:
     inputs: tuple[Input, ...]
     columns: tuple[OutputColumn, ...]
     folded: FoldedGroups | None
+    is_of_run: bool = False
 
     def fits(self, columns: Sequence[Column | None], rows: int) -> bool:
         """Whether these rows can be folded, if they are."""

@@ -8,7 +8,7 @@ from typing import Final
 
 import torch
 
-from pystachio.errors import DataError
+from pystachio.errors import DataError, InvalidRequest
 from pystachio.operators.batch import Batch
 from pystachio.operators.column import Bounds, BytesColumn, Column, DictionaryColumn, FixedColumn, ViewColumn
 from pystachio.operators.distinct import result_on_distinct
@@ -23,6 +23,8 @@ from pystachio.operators.kernels.strings import to_codes
 Fields = Sequence[Symbol | None]
 
 _MOST_TABULATED: Final = 1 << 16
+_MOST_ROWS: Final = 1 << 17
+"""Of a build side: what one job does between two chances to cancel it, while others wait for the program."""
 _FIRST: Final = torch.zeros(1, dtype=torch.int64)
 _NULL: Final = torch.zeros(1, dtype=torch.bool)
 
@@ -65,7 +67,7 @@ def _table(trace: Trace, expression: Expression, fields: Fields) -> tuple[Symbol
             return symbol, result, Literal(None, expression.type), low
         null = FixedColumn(symbol.type, values.values[:1], torch.zeros(1, dtype=torch.bool))
         on_null = evaluate(single, Batch((null,), 1, None))
-    except DataError as error:
+    except (DataError, InvalidRequest) as error:
         raise NotTraceable(str(error)) from None
     if on_null.validity is None or bool(on_null.validity[0]):
         raise NotTraceable("a value for NULL")
@@ -93,8 +95,8 @@ def truth_of_values(trace: Trace, predicate: Expression, fields: Fields, wanted:
 
 
 def of_rows(trace: Trace, expression: Expression, fields: Fields) -> Symbol:
-    """What the expression is for each row that its fields are of: those of a build side, if they are no more than a run
-    looks up."""
+    """What the expression is for each row that its fields are of: those of a build side, if they are no more than the
+    rows that a run begins with."""
     positions = sorted(fields_of(expression))
     rows = [field(fields, position).row for position in positions]
     known = [row for row in rows if row is not None]
@@ -102,23 +104,29 @@ def of_rows(trace: Trace, expression: Expression, fields: Fields) -> Symbol:
     if len(places) != 1 or len(known) < len(rows):
         raise NotTraceable("an expression over fields of several rows")
     columns, row = [each.column for each in known], known[0]
-    count = len(row.column)
-    if not 0 < count <= trace.rows:
-        raise NotTraceable("an expression over more rows than look it up")
-    moved = shift_fields(expression, positions.index)
+    if not 0 < len(row.column) <= min(trace.rows, _MOST_ROWS):
+        raise NotTraceable("an expression over more rows than may look it up")
+    key = expression, row.index, row.shift, row.exists
+    result = trace.of_rows.get(key)
+    if result is None:
+        moved = shift_fields(expression, positions.index)
+        result = trace.of_rows[key] = _evaluated(moved, columns, with_null=row.exists is not None)
+    return table_symbol(trace, result, row.index, row.shift, row.exists)
+
+
+def _evaluated(expression: Expression, columns: Sequence[Column], *, with_null: bool) -> Column:
+    """Texts as codes, which groups and comparisons behind are made of. `with_null`: must be NULL where the columns are.
+    NotTraceable where a row fails, which nobody may ever ask for."""
     try:
-        result = evaluate(moved, Batch(tuple(columns), count, None))
-        if row.exists is not None:
-            nothing = Batch(tuple(with_validity(take(c, _FIRST), _NULL) for c in columns), 1, None)
-            on_null = evaluate(moved, nothing)
+        result = evaluate(expression, Batch(tuple(columns), len(columns[0]), None))
+        if with_null:
+            nothing = Batch(tuple(with_validity(take(column, _FIRST), _NULL) for column in columns), 1, None)
+            on_null = evaluate(expression, nothing)
             if on_null.validity is None or bool(on_null.validity[0]):
                 raise NotTraceable("a value for NULL")
-    except DataError as error:
+    except (DataError, InvalidRequest) as error:
         raise NotTraceable(str(error)) from None
-    if isinstance(result, BytesColumn | ViewColumn):
-        # What is behind groups and compares codes.
-        result = to_codes(result)
-    return table_symbol(trace, result, row.index, row.shift, row.exists)
+    return to_codes(result) if isinstance(result, BytesColumn | ViewColumn) else result
 
 
 def _by_table(trace: Trace, symbol: Symbol, table: torch.Tensor, low: int) -> Register | bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum, auto
 
@@ -102,7 +102,8 @@ class Symbol:
 class Trace:
     """The program so far. `rows` is how many a run has, about; `boundaries` counts the stages that are over.
 
-    No row becomes more than `multiplied`.
+    No row becomes more than `multiplied`. `of_rows` are the columns that expressions make of a build side's rows: from
+    then on the program may depend on the values of this very build side.
     """
 
     rows: int
@@ -110,6 +111,7 @@ class Trace:
     inputs: list[Input] = field(default_factory=list)
     boundaries: int = 0
     multiplied: int = 1
+    of_rows: dict[Hashable, Column] = field(default_factory=dict)
 
     def load(self, origin: Origin, form: Form, dtype: torch.dtype) -> Register:
         """The values in a register: masks for BOOLEAN, doubles for FLOAT, int64 for others."""

@@ -84,7 +84,7 @@ def write_segment(
         program = trace.assembler.assemble(trace.boundaries)
     except (NotTraceable, TooManyRegisters):
         return None
-    segment = Segment(stages, tested, program, tuple(trace.inputs), outputs, folded)
+    segment = Segment(stages, tested, program, tuple(trace.inputs), outputs, folded, bool(trace.of_rows))
     collect_states(segment, chain)
     return segment
 

@@ -172,13 +172,17 @@ SOME_ROWS = (
     " from facts join (select k, a, a + b s from {}) j on i = k",
     "select a, count(*) n, count(j.s) cs from facts join (select k, a, a + b s from {}) j on i = k"
     " group by a order by a",
+    "select cast(sum(i + char_length(j.t)) as bigint) s from facts join (select k, t from {}) j on i = k",
+    "select cast(sum(case when char_length(j.t) = 8 then 1 else 0 end) as bigint) n"
+    " from facts join (select k, t from {}) j on i = k",
 )
 
 
 @pytest.mark.parametrize("sql", SOME_ROWS)
 def test_what_looks_alike_and_is_another_in_each_run(tmp_path: Path, sql: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """LIMIT without ORDER BY takes one row group or the other: the same forms over other tables. In one of them, a sum
-    shares its validity with an operand, and in the other it has one of its own."""
+    shares its validity with an operand, and in the other it has one of its own; texts are all of one length, which is
+    another one."""
     rng, rows = np.random.default_rng(1), 1000
     halves = []
     for half in range(2):
@@ -189,6 +193,7 @@ def test_what_looks_alike_and_is_another_in_each_run(tmp_path: Path, sql: str, m
                     "k": rng.permutation(rows),
                     "a": pa.array(rng.permutation(rows).astype(float), mask=lacking | (np.arange(rows) == 0)),
                     "b": pa.array(rng.permutation(rows).astype(float), mask=(rng.random(rows) < 0.3) & (half == 1)),
+                    "t": [f"{number:0{8 + half}}" for number in rng.permutation(rows)],
                 }
             )
         )
@@ -210,7 +215,8 @@ def test_what_looks_alike_and_is_another_in_each_run(tmp_path: Path, sql: str, m
         decode(self, *given)  # type: ignore[arg-type]
 
     monkeypatch.setattr(UnitRows, "decode", decoding)
-    with pystachio.connect(threads=2, chunk_cache=False, batch_rows=rows) as session:
+    settings = {"chunk_cache": False, "dictionary_codes": False, "batch_rows": rows}
+    with pystachio.connect(threads=2, **settings) as session:
         for name in ("facts", "item"):
             session.register(name, tmp_path / f"{name}.parquet")
         limited = sql.format(f"(select * from item limit {rows}) x")
