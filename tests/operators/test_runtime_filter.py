@@ -143,6 +143,17 @@ def test_strings_on_codes() -> None:
     assert runtime_filter.select(words(["b", "c"])) is None
 
 
+def test_a_dictionary_keeps_the_members_of_a_few_filters() -> None:
+    """A table's dictionary lives longer than the filters of all its plans."""
+    column = words(["a", "b", "c"])
+    assert isinstance(column, DictionaryColumn)
+    for _ in range(40):
+        runtime_filter = filter_of_keys([words(["b"])])
+        assert runtime_filter is not None
+        assert passing(runtime_filter, column) == [1]
+    assert sum(len(kept) for kept in column.dictionary.derived.values() if isinstance(kept, tuple)) <= 8
+
+
 @pytest.mark.parametrize("is_compiled", [True, False])
 @pytest.mark.parametrize("type_", [pa.string(), pa.large_string(), pa.binary()])
 def test_strings_that_are_no_codes(monkeypatch: pytest.MonkeyPatch, type_: pa.DataType, is_compiled: bool) -> None:

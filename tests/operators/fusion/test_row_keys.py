@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from pystachio.operators.aggregation.aggregate import aggregate
+from pystachio.operators.aggregation.partial import PartialFold
 from pystachio.operators.arrow import column_from_arrow
 from pystachio.operators.batch import Batch
 from pystachio.operators.column import FixedColumn
@@ -166,6 +167,40 @@ def test_few_values_are_addressed_themselves(harness: Any, put_out: list[int]) -
     assert put_out == []
     agree(harness, lambda: grouped(6, INT))
     assert put_out == [1], "a range that is far too wide"
+
+
+def test_the_range_of_a_small_build_side_is_its_own(harness: Any, put_out: list[int]) -> None:
+    """Not that of the table that its rows are from."""
+    r = random.Random(7)
+    side, source = stored(r, 40, 0.0, unique=True), Given((pushed(r, 3000, 90, 0.0),), schema_of(*PROBE))
+    years = FixedColumn(INT, torch.tensor([2001, 2002] * 20), None, (0, 10**12))
+    side = batch_of(*side.columns[:3], years, side.columns[4])
+
+    def grouped() -> Any:
+        output = (*range(len(PROBE)), *range(len(PROBE) + 1, len(PROBE) + len(BUILD)))
+        given = Source((side,), schema_of(*BUILD))
+        joined = Join(source, given, JoinKind.INNER, (0,), (0,), (False,), None, False, "right", output, (None,))
+        return aggregate(joined, (6,), (AggregateCall("count", (), INT),), schema_of(INT, INT), ())
+
+    assert agree(harness, grouped).programs
+    assert put_out == [], "two years are fewer than forty rows"
+
+
+def test_groups_give_the_columns_of_a_join_back(
+    harness: Any, put_out: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """When all are put out: by then the join has given back their memory."""
+    folds: list[PartialFold] = []
+    finish = PartialFold.finish
+
+    def finishing(fold: PartialFold) -> Any:
+        if fold.kept:
+            folds.append(fold)
+        return finish(fold)
+
+    monkeypatch.setattr(PartialFold, "finish", finishing)
+    test_texts_of_a_build_side_are_one_digit(harness, put_out, JoinKind.INNER, ())
+    assert [fold.kept for fold in folds] == [[]]
 
 
 EXPRESSIONS: Final = {
