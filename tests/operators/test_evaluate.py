@@ -10,7 +10,7 @@ from typing import Any, cast
 import pyarrow as pa
 import pytest
 
-from pystachio.errors import DataError, InternalError
+from pystachio.errors import DataError, InternalError, InvalidRequest
 from pystachio.operators.arrow import batch_from_arrow, column_to_arrow
 from pystachio.operators.batch import Batch
 from pystachio.operators.column import DictionaryColumn, FixedColumn
@@ -190,6 +190,15 @@ class TestDistinct:
         bad = Batch((DictionaryColumn(pa.string(), *_codes(rows, [2, 2, 0, 0])),), 4, None)
         with pytest.raises(DataError):
             evaluate(Cast(COLOR, pa.int32()), bad)
+
+    def test_a_value_that_is_refused_and_is_not_in_the_batch_does_no_harm(self) -> None:
+        codes = pa.DictionaryArray.from_arrays(pa.array([0, 1, 0, 1]), pa.array(["r.d", "blue", "("]))
+        rows = batch(pa.table({"color": codes}))
+        matches = call("regexp_like", text("red"), COLOR)
+        assert values(matches, rows) == [True, False, True, False]
+        bad = Batch((DictionaryColumn(pa.string(), *_codes(rows, [2, 2, 0, 0])),), 4, None)
+        with pytest.raises(InvalidRequest):
+            evaluate(matches, bad)
 
     def test_results_of_old_plans_do_not_pile_up(self) -> None:
         rows = batch()
