@@ -29,6 +29,7 @@ from pystachio.io_scheduler.links import Locate, locate_disk
 from pystachio.io_scheduler.service import IoSchedulerService
 from pystachio.operators.chunks import cache as chunk_cache
 from pystachio.operators.chunks.cache import ChunkCache, ChunkCacheStatistics
+from pystachio.operators.chunks.plans import ChunkPlans
 from pystachio.operators.chunks.samples import ChunkSamples
 from pystachio.operators.chunks.store import ChunkStore
 from pystachio.operators.parquet.footer import read_footers
@@ -200,6 +201,12 @@ class EmbeddedNode:
         """`planner.sample.KeptSamples`: beside the columns that are kept on disk, if they are."""
         chunks = self._host.node.chunks
         return ChunkSamples(chunks, self.fetch_all) if isinstance(chunks, ChunkCache) else None
+
+    @property
+    def plans(self) -> ChunkPlans | None:
+        """`planner.kept_plans.KeptPlans`: beside the samples."""
+        chunks = self._host.node.chunks
+        return ChunkPlans(chunks, self.fetch_all) if isinstance(chunks, ChunkCache) else None
 
     def expect(self, urgency: Urgency) -> None:
         """Plans of this urgency are planned from here on, on this thread: the workers are kept free for an interactive

@@ -17,6 +17,7 @@ from pystachio.errors import InternalError, InvalidRequest, PystachioError
 from pystachio.io_scheduler.client import HostBuffer
 from pystachio.io_scheduler.core.request import Extent, PriorityClass
 from pystachio.io_scheduler.network.tls import TlsFiles
+from pystachio.operators.chunks.plans import ChunkPlans
 from pystachio.operators.chunks.samples import ChunkSamples
 from pystachio.operators.chunks.warm import WarmUp
 from pystachio.operators.pipeline import PhysicalPlan
@@ -102,6 +103,9 @@ class SessionNode(Protocol):
     @property
     def samples(self) -> ChunkSamples | None: ...
 
+    @property
+    def plans(self) -> ChunkPlans | None: ...
+
     def expect(self, urgency: Urgency) -> None: ...
 
     def as_run(self, plan: PhysicalPlan) -> PhysicalPlan: ...
@@ -134,7 +138,7 @@ class Session:
         self._catalog = Catalog(self._node.read_footers, find_files or self._node.find_files)
         if tables_of is not None:
             self._catalog.adopt(tables_of._catalog)
-        self._planner = Planner(StatisticsCache(self._node.fetch, kept=self._node.samples))
+        self._planner = Planner(StatisticsCache(self._node.fetch, kept=self._node.samples), self._node.plans)
         self._join_reordering = settings.join_reordering
 
     def register(self, name: str, source: Source) -> None:

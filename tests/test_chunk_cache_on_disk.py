@@ -26,6 +26,7 @@ from pystachio.compiled import CompiledLibrary
 from pystachio.errors import DataError, InvalidRequest, NotFound, PystachioError, ResourceExhausted
 from pystachio.io_scheduler.devices import native
 from pystachio.operators.chunks import cache as chunk_cache
+from pystachio.operators.chunks.header import VERSION
 from pystachio.operators.chunks.store import ChunkStore
 from pystachio.operators.scans import run as scan_run
 from pystachio.operators.table import ParquetFile
@@ -405,7 +406,7 @@ def test_warming_leaves_out_what_has_no_room(folder: Path) -> None:
 
 def test_only_its_user_may_read_it(folder: Path) -> None:
     warm(folder)
-    for path in (folder / "cache", folder / "cache" / "chunks-1", chunks(folder)[0].parent):
+    for path in (folder / "cache", folder / "cache" / f"chunks-{VERSION}", chunks(folder)[0].parent):
         assert path.stat().st_mode & 0o777 == 0o700
     assert chunks(folder)[0].stat().st_mode & 0o777 == 0o600
 
@@ -415,7 +416,7 @@ def test_the_folder_of_somebody_else_is_not_trusted(folder: Path, everything_is_
     warm(folder)
     overwrite_parquet_data(folder / "t.parquet")
     pq.write_table(rows(), folder / "t.parquet", row_group_size=GROUP)
-    os.chown(folder / "cache" / "chunks-1", 12345, 12345)
+    os.chown(folder / "cache" / f"chunks-{VERSION}", 12345, 12345)
     with connected(folder, batch_rows=GROUP) as session:
         found, counts = answer(session)
         assert found == oracle(folder)

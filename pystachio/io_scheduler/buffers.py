@@ -15,8 +15,11 @@ import threading
 import weakref
 from bisect import bisect_left
 from collections import deque
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import accumulate
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -160,6 +163,16 @@ class SpareSlabs:
             pool.close()
 
 
+class _Block(NamedTuple):
+    """Memory that somebody has: what becomes free with it, and what it keeps from becoming so."""
+
+    reference: weakref.ref[NDArray[np.uint8]]
+    slab: Slab
+    offset: int
+    room: int
+    parts: tuple[NDArray[np.uint8], ...]
+
+
 class BufferPool:
     """Thread-safe. `idle_bytes` bounds the free memory that is kept, as far as slabs can be freed as a whole.
 
@@ -177,7 +190,7 @@ class BufferPool:
         self._slab_bytes = slab_bytes
         self._lock = threading.Lock()
         self._slabs: list[Slab] = []
-        self._blocks: dict[int, tuple[weakref.ref[NDArray[np.uint8]], Slab, int, int]] = {}
+        self._blocks: dict[int, _Block] = {}
         # Blocks die on any thread, even inside this class when the garbage collector runs there: their ends are only
         # noted, and entered into the books by whoever holds the lock.
         self._dead: deque[weakref.ref[NDArray[np.uint8]]] = deque()
@@ -193,11 +206,20 @@ class BufferPool:
         with self._lock:
             self._bury()
             slab, offset = self._place(room)
-            block = slab.memory[offset : offset + length]
-            reference = weakref.ref(block, self._note_dead)
-            self._blocks[id(reference)] = (reference, slab, offset, room)
-            self._acquired_blocks += 1
-        return block.data
+            return self._block(slab, offset, length, room).data
+
+    def acquire_adjacent(self, lengths: Sequence[int]) -> tuple[memoryview, list[memoryview]]:
+        """Memory as by `acquire` for each of the lengths, multiples of a page, and all of it at once: one follows upon
+        the other. Each returns to the pool on its own, once nothing refers to it or to the whole any more."""
+        assert all(length > 0 and length % PAGE_BYTES == 0 for length in lengths), "whole pages"
+        total = sum(lengths)
+        with self._lock:
+            self._bury()
+            slab, start = self._place(total)
+            offsets = accumulate(lengths, initial=start)
+            parts = [self._block(slab, at, length, length) for at, length in zip(offsets, lengths, strict=False)]
+            whole = self._block(slab, start, total, 0, tuple(parts))
+            return whole.data, [part.data for part in parts]
 
     def close(self) -> None:
         """Nobody acquires any more: what is free goes now, what is in use when nothing refers to it."""
@@ -222,6 +244,16 @@ class BufferPool:
                 acquired_blocks=self._acquired_blocks,
                 fresh_slabs=self._fresh_slabs,
             )
+
+    def _block(
+        self, slab: Slab, offset: int, length: int, room: int, parts: tuple[NDArray[np.uint8], ...] = ()
+    ) -> NDArray[np.uint8]:
+        """Memory that returns `room` bytes when nothing refers to it, and refers to its `parts`."""
+        memory = slab.memory[offset : offset + length]
+        reference = weakref.ref(memory, self._note_dead)
+        self._blocks[id(reference)] = _Block(reference, slab, offset, room, parts)
+        self._acquired_blocks += 1
+        return memory
 
     def _place(self, room: int) -> tuple[Slab, int]:
         # Oldest slab first, so that use gathers there and younger slabs fall free as a whole.
@@ -261,8 +293,11 @@ class BufferPool:
 
     def _bury(self) -> None:
         while self._dead:
-            _, slab, offset, room = self._blocks.pop(id(self._dead.popleft()))
-            slab.give(offset, room)
+            block = self._blocks.pop(id(self._dead.popleft()))
+            if block.room:
+                block.slab.give(block.offset, block.room)
+            # Its parts may die with it: they are noted, and next.
+            del block
 
     def _count_idle(self) -> int:
         return sum(slab.free_bytes for slab in self._slabs)

@@ -8,14 +8,32 @@ from contextlib import suppress
 from types import TracebackType
 from typing import Protocol
 
-from pystachio.errors import Cancelled, InternalError, PystachioError
+from pystachio.errors import (
+    Cancelled,
+    DataError,
+    InternalError,
+    InvalidRequest,
+    NotFound,
+    PystachioError,
+    ResourceExhausted,
+    Unauthorized,
+)
+from pystachio.io_scheduler.buffers import PAGE_BYTES, BufferPool
 from pystachio.io_scheduler.coalescing import coalesce
 from pystachio.io_scheduler.core.request import Direction, Extent, Link
-from pystachio.io_scheduler.devices import Buffer
+from pystachio.io_scheduler.devices import Buffer, FileSeries
 from pystachio.io_scheduler.history import History
 from pystachio.io_scheduler.submission import Request, Submission
 
 _EMPTY = memoryview(bytearray())
+
+_OF_ONE_FILE = (NotFound, Unauthorized, DataError, ResourceExhausted, InvalidRequest)
+"""What one of several files may be to blame for. Anything else is the disk's."""
+
+_SERIES_FILES = 16
+"""Each is opened: an urgent chunk waits for all of them."""
+_SERIES_BYTES = 2 << 20
+"""Of files that are read together: a chunk of a quick disk, so that two of them are inside it at once."""
 
 
 class HostBuffer:
@@ -59,6 +77,9 @@ class TransferService(Protocol):
     @property
     def history(self) -> History: ...
 
+    @property
+    def buffers(self) -> BufferPool: ...
+
     def now(self) -> float: ...
 
     def known_link(self, path: str) -> Link | None: ...
@@ -67,10 +88,12 @@ class TransferService(Protocol):
 
     def alignment(self, link: Link) -> int: ...
 
+    def reads_series(self, link: Link) -> bool: ...
+
     def submit(
         self,
         plan_id: str,
-        path: str,
+        path: str | FileSeries,
         link: Link,
         requests: Sequence[Request],
         criticality: int = 0,
@@ -101,6 +124,11 @@ class TransferClient:
         """Where the file is read from; None as long as nobody has read it."""
         return self._service.known_link(path)
 
+    def memory(self, lengths: Sequence[int]) -> list[memoryview]:
+        """Memory like that which reads land in, so many bytes each, at least one. Thread-safe. Raises
+        ResourceExhausted."""
+        return [self._service.buffers.acquire(length) for length in lengths]
+
     async def read(self, path: str, extents: Sequence[Extent], *, criticality: int = 0) -> list[HostBuffer]:
         """One buffer per extent, in order. Neighbouring extents are read together and share their memory.
 
@@ -122,32 +150,65 @@ class TransferClient:
         return [HostBuffer(view) for view in views]
 
     async def read_files(self, files: Sequence[tuple[str, int]], *, beside: str) -> list[HostBuffer | PystachioError]:
-        """The first so many bytes of each file, all under way at once, for a part of what as many `read` cost. In the
-        place of a file that cannot be read is its error. `beside` is a file or folder on the same disk as all of them:
-        to locate it once is enough. Raises its error, and nothing is read, where that fails."""
+        """The first so many bytes of each file, all under way at once, for a part of what as many `read` cost: where
+        the link reads series, neighbours of whole pages share a transfer.
+
+        In the place of a file that cannot be read is its error. `beside` is a file or folder on the same disk as all of
+        them: to locate it once is enough. Raises its error, and nothing is read, where that fails."""
         service = self._service
         link = service.known_link(beside) or await service.locate(beside)
-        alignment = service.alignment(link)
-        submissions: list[Submission | PystachioError] = []
-        for path, nbytes in files:
-            extent = Extent(0, -(-nbytes // alignment) * alignment)
-            requests = [Request(extent, None, nbytes, nbytes)] if nbytes else []
-            try:
-                submissions.append(service.submit(self.plan_id, path, link, requests, 0, self.operator))
-            except PystachioError as error:  # there is no descriptor, or no memory, for it
-                # Its traceback would keep this call, and so the memory of the other files.
-                submissions.append(error.with_traceback(None))
-        found: list[HostBuffer | PystachioError] = []
+        alone = [(position,) for position in range(len(files))]
+        runs = _runs(files, service.alignment(link)) if service.reads_series(link) else alone
+        found = await self._read_runs(files, runs, link)
+        missing = [run for run in alone if run[0] not in found]
+        if missing:  # one of those that were read together was to blame
+            found |= await self._read_runs(files, missing, link)
+        return [found[position] for position in range(len(files))]
+
+    async def _read_runs(
+        self, files: Sequence[tuple[str, int]], runs: Sequence[Sequence[int]], link: Link
+    ) -> dict[int, HostBuffer | PystachioError]:
+        """The files by position, those of a run together: where one of several is to blame, none of them."""
+        submissions = [self._submit_run([files[position] for position in run], link) for run in runs]
+        found: dict[int, HostBuffer | PystachioError] = {}
+        done = 0
         try:
-            for (_, nbytes), submission in zip(files, submissions, strict=True):
-                found.append(await self._whole(submission, nbytes))
+            for run, submission in zip(runs, submissions, strict=True):
+                outcome = await self._outcome(submission)
+                done += 1
+                if outcome is None:
+                    assert isinstance(submission, Submission)
+                    for index, position in enumerate(run):
+                        nbytes = files[position][1]
+                        found[position] = HostBuffer(submission.buffers[index][:nbytes] if nbytes else _EMPTY)
+                elif len(run) == 1 or not isinstance(outcome, _OF_ONE_FILE):
+                    found |= dict.fromkeys(run, outcome)
         except BaseException:
-            await self._give_up([left for left in submissions[len(found) :] if isinstance(left, Submission)])
+            await self._give_up([left for left in submissions[done:] if isinstance(left, Submission)])
             raise
         return found
 
-    async def _whole(self, submission: Submission | PystachioError, nbytes: int) -> HostBuffer | PystachioError:
-        """What has been read. Whoever is cancelled meanwhile gives the submission up."""
+    def _submit_run(self, files: Sequence[tuple[str, int]], link: Link) -> Submission | PystachioError:
+        service = self._service
+        path, nbytes = files[0]
+        lengths = tuple(nbytes for _, nbytes in files)
+        if len(files) == 1 and not (service.reads_series(link) and _is_part(nbytes, service.alignment(link))):
+            alignment = service.alignment(link)
+            extent = Extent(0, -(-nbytes // alignment) * alignment)
+            requests = [Request(extent, None, nbytes, nbytes)] if nbytes else []
+            name: str | FileSeries = path
+        else:
+            total = sum(lengths)
+            requests = [Request(Extent(0, total), None, total, total, parts=lengths)]
+            name = FileSeries(tuple(files))
+        try:
+            return service.submit(self.plan_id, name, link, requests, 0, self.operator)
+        except PystachioError as error:  # there is no descriptor, or no memory, for it
+            # Its traceback would keep this call, and so the memory of the other files.
+            return error.with_traceback(None)
+
+    async def _outcome(self, submission: Submission | PystachioError) -> PystachioError | None:
+        """What went wrong, if anything. Whoever is cancelled meanwhile gives the submission up."""
         if isinstance(submission, PystachioError):
             return submission
         try:
@@ -157,7 +218,7 @@ class TransferClient:
         except PystachioError as error:
             return error.with_traceback(None)
         self._note_consumed(submission)
-        return HostBuffer(submission.buffers[0][:nbytes] if nbytes else _EMPTY)
+        return None
 
     async def read_into(self, path: str, offset: int, destination: Buffer, *, criticality: int = 0) -> None:
         """Fill `destination` with the file's bytes from `offset`.
@@ -215,6 +276,26 @@ class TransferClient:
         for ended in left:
             # Whoever asked has left; the outcome counts as seen.
             ended.exception()
+
+
+def _runs(files: Sequence[tuple[str, int]], alignment: int) -> list[list[int]]:
+    """Positions of neighbours that are whole pages, and few enough bytes to be read together."""
+    runs: list[list[int]] = []
+    room = 0
+    for position, (_, nbytes) in enumerate(files):
+        fits = _is_part(nbytes, alignment)
+        if fits and nbytes <= room and len(runs[-1]) < _SERIES_FILES:
+            runs[-1].append(position)
+            room -= nbytes
+        else:
+            runs.append([position])
+            room = _SERIES_BYTES - nbytes if fits else 0
+    return runs
+
+
+def _is_part(nbytes: int, alignment: int) -> bool:
+    """Whether a file of so many bytes can be one of a series."""
+    return nbytes > 0 and nbytes % alignment == 0 and nbytes % PAGE_BYTES == 0
 
 
 def as_bytes(destination: Buffer) -> Buffer:

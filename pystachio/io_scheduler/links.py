@@ -6,9 +6,10 @@ import asyncio
 import os
 from collections.abc import Awaitable, Callable, Container
 from dataclasses import dataclass
+from typing import cast
 
 from pystachio.io_scheduler.core.request import Direction, Link
-from pystachio.io_scheduler.devices import Device, DeviceFile, OpenDevice
+from pystachio.io_scheduler.devices import Device, DeviceFile, FileSeries, OpenDevice, SeriesDevice
 from pystachio.io_scheduler.devices.disks import disk_link
 
 Locate = Callable[[str], Awaitable[Link]]
@@ -31,6 +32,8 @@ class Links:
         self._located: dict[str, Link] = {}
         self._looking: dict[str, asyncio.Event] = {}
         self._devices: dict[Link, Device] = {}
+        self._series: set[Link] = set()
+        """Those that read several files in one transfer."""
 
     def known(self, path: str) -> Link | None:
         """The read link of a file that was located before."""
@@ -76,7 +79,12 @@ class Links:
 
     def open(self, link: Link) -> Device:
         device = self._devices[link] = self._open_device(link)
+        if isinstance(device, SeriesDevice):
+            self._series.add(link)
         return device
+
+    def reads_series(self, link: Link) -> bool:
+        return link in self._series
 
     def register(self, link: Link, device: Device) -> None:
         self._devices[link] = device
@@ -104,20 +112,26 @@ class OpenFiles:
 
     def __init__(self, links: Links) -> None:
         self._links = links
-        self._files: dict[tuple[Link, str], _OpenFile] = {}
+        self._files: dict[tuple[Link, str | FileSeries], _OpenFile] = {}
 
     def __len__(self) -> int:
         return len(self._files)
 
-    def acquire(self, link: Link, path: str, transfers: int) -> DeviceFile:
+    def acquire(self, link: Link, path: str | FileSeries, transfers: int) -> DeviceFile:
         """So many more transfers use the file; the device opens it when the first chunk comes."""
         open_file = self._files.get((link, path))
         if open_file is None:
-            open_file = self._files[link, path] = _OpenFile(self._links.device(link).open(path))
+            open_file = self._files[link, path] = _OpenFile(self._open(self._links.device(link), path))
         open_file.transfers += transfers
         return open_file.file
 
-    def release(self, link: Link, path: str) -> None:
+    def _open(self, device: Device, path: str | FileSeries) -> DeviceFile:
+        if not isinstance(path, FileSeries):
+            return device.open(path)
+        # Whoever asks for a series has asked whether the link reads any; to look takes longer than to open.
+        return cast(SeriesDevice, device).open_series(path)
+
+    def release(self, link: Link, path: str | FileSeries) -> None:
         open_file = self._files[link, path]
         open_file.transfers -= 1
         if open_file.transfers == 0:

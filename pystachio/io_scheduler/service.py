@@ -54,7 +54,7 @@ from pystachio.io_scheduler.core.request import (
     Transfer,
 )
 from pystachio.io_scheduler.core.scheduler import Scheduler
-from pystachio.io_scheduler.devices import ChunkEnd, Device, OpenDevice, choose
+from pystachio.io_scheduler.devices import ChunkEnd, Device, FileSeries, OpenDevice, choose
 from pystachio.io_scheduler.history import History, WindowRecord
 from pystachio.io_scheduler.ledger import Ledger
 from pystachio.io_scheduler.links import Links, Locate, OpenFiles, locate_disk
@@ -249,16 +249,21 @@ class IoSchedulerService:
     def alignment(self, link: Link) -> int:
         return self._links.device(link).limits.alignment
 
+    def reads_series(self, link: Link) -> bool:
+        """Whether one transfer can be of several files."""
+        return self._links.reads_series(link)
+
     def submit(
         self,
         plan_id: str,
-        path: str,
+        path: str | FileSeries,
         link: Link,
         requests: Sequence[Request],
         criticality: int = 0,
         operator: str = "",
     ) -> Submission:
-        """Queue transfers of one file; the submission's `ended` says when all of them have ended."""
+        """Queue transfers of one file, or one of a series where the link reads any (`reads_series`); the submission's
+        `ended` says when all of them have ended."""
         assert self._loop is not None, "the service is not running"
         device = self._links.device(link)
         submission = Submission(plan_id, path, link, device, operator, self._loop.create_future(), len(requests))

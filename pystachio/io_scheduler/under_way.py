@@ -92,8 +92,7 @@ class UnderWay:
         ended = partial(self._ended, transfer_id, offset)
         if pending.buffer is None:
             try:
-                pending.buffer = self._buffers.acquire(transfer.extent.length)
-                pending.submission.buffers[pending.position] = pending.buffer
+                pending.buffer = self._memory_for(pending)
             except PystachioError as error:
                 request = ChunkRequest(pending.file, offset, memoryview(b""), 0)
                 self.chunks[transfer_id, offset] = self._chunk(pending, request, queue_seconds, now)
@@ -170,7 +169,7 @@ class UnderWay:
             transfer, code = pending.transfer, None if error is None else error.code
             self._history.transfer(
                 pending.origin,
-                submission.path,
+                str(submission.path),
                 transfer.extent[1],
                 pending.started_at,
                 now,
@@ -190,6 +189,15 @@ class UnderWay:
             pending.submission.remaining = 0
             _resolve(pending.submission)
         self.transfers.clear()
+
+    def _memory_for(self, pending: PendingTransfer) -> memoryview:
+        buffers, parts = pending.submission.buffers, pending.request.parts
+        if parts:
+            whole, adjacent = self._buffers.acquire_adjacent(parts)
+            buffers.update(enumerate(adjacent))
+            return whole
+        whole = buffers[pending.position] = self._buffers.acquire(pending.transfer.extent.length)
+        return whole
 
     def _chunk(self, pending: PendingTransfer, request: ChunkRequest, queue_seconds: float, now: float) -> PendingChunk:
         transfer = pending.transfer

@@ -6,6 +6,7 @@ file's size before anything trusts it.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -14,6 +15,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+import xxhash
 
 from pystachio.errors import DataError, Unsupported
 from pystachio.operators.batch import Field, Schema
@@ -89,6 +91,12 @@ class ParquetFile:
     @property
     def rows(self) -> int:
         return sum(self.row_group_rows)
+
+    @cached_property
+    def digest(self) -> str:
+        """Another one for another path, size, time of modification or footer."""
+        status = f"{os.path.abspath(self.path)}\0{self.size}\0{self.mtime_ns}\0"
+        return xxhash.xxh3_128_hexdigest(status.encode(errors="surrogateescape") + self.footer)
 
     @cached_property
     def positions(self) -> dict[str, int]:

@@ -8,9 +8,12 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
+
+import pyarrow as pa
 
 from pystachio.operators.pipeline import PhysicalPlan
 from pystachio.operators.table import Table
@@ -18,6 +21,7 @@ from pystachio.planner import physical
 from pystachio.planner.cardinality import Estimator, TableFacts
 from pystachio.planner.catalog import CatalogSnapshot
 from pystachio.planner.joins.order import reorder
+from pystachio.planner.kept_plans import KeptPlans, named_tables, plan_key
 from pystachio.planner.logical import Query
 from pystachio.planner.pushdown import prune_columns
 from pystachio.planner.rewrites.rewrite import simplify
@@ -31,17 +35,21 @@ _CACHED_PLANS = 256
 
 @dataclass(frozen=True, slots=True)
 class _CacheKey:
-    """A statement over known tables. `parameters` are written with their types: 1, 1.0 and true are equal values but
-    do not make the same plan."""
+    """A statement over known tables. `parameters` are written as Arrow does, with their types: 1, 1.0 and true are
+    equal values but do not make the same plan, and different values may look alike."""
 
     statement: str | bytes
-    parameters: tuple[tuple[str, str], ...]
+    parameters: tuple[bytes, ...]
     join_reordering: bool
 
     @staticmethod
-    def of(statement: str | bytes, parameters: tuple[Any, ...], join_reordering: bool) -> _CacheKey:
-        written = tuple((type(value).__name__, repr(value)) for value in parameters)
-        return _CacheKey(statement, written, join_reordering)
+    def of(statement: str | bytes, scalars: Sequence[pa.Scalar], join_reordering: bool) -> _CacheKey:
+        return _CacheKey(statement, tuple(map(_written, scalars)), join_reordering)
+
+
+def _written(scalar: pa.Scalar) -> bytes:
+    batch = pa.record_batch([pa.array([scalar], scalar.type)], [""])
+    return bytes(batch.schema.serialize()) + bytes(batch.serialize())
 
 
 class _Generation:
@@ -50,16 +58,21 @@ class _Generation:
     def __init__(self, catalog: CatalogSnapshot) -> None:
         self.version = catalog.version
         self.schemas = {name: table.schema for name, table in catalog.tables.items()}
-        self.sql = SqlPlanner(self.schemas)
-        self.plans: OrderedDict[_CacheKey, tuple[PhysicalPlan, frozenset[str]]] = OrderedDict()
-        """With the names of the tables that each reads."""
+        self.plans: OrderedDict[_CacheKey, tuple[PhysicalPlan, frozenset[str], frozenset[str]]] = OrderedDict()
+        """With the names of the tables that each reads, and of those that its statement may name."""
+
+    @cached_property
+    def sql(self) -> SqlPlanner:
+        return SqlPlanner(self.schemas)
 
 
 class Planner:
     """Plans statements for one session and keeps the latest plans. Safe for several threads; blocking."""
 
-    def __init__(self, statistics: StatisticsCache) -> None:
+    def __init__(self, statistics: StatisticsCache, kept: KeptPlans | None = None) -> None:
+        """`kept` has plans of other sessions, and keeps those of this one for others."""
         self._statistics = statistics
+        self._kept = kept
         self._lock = threading.Lock()
         self._generation: _Generation | None = None
 
@@ -78,13 +91,20 @@ class Planner:
         """
         generation = self._of(catalog)
         scalars = tuple(map(parameter, parameters))
-        key = _CacheKey.of(statement, parameters, join_reordering)
+        key = _CacheKey.of(statement, scalars, join_reordering)
         with self._lock:
             if key in generation.plans:
                 generation.plans.move_to_end(key)
-                made, tables = generation.plans[key]
+                made, tables, _ = generation.plans[key]
                 catalog.require_readable(tables)
                 return made
+        kept_key = None if self._kept is None else plan_key(statement, key.parameters, join_reordering, catalog.tables)
+        if self._kept is not None and kept_key is not None:
+            found = self._kept.find(kept_key, catalog.tables)
+            if found is not None:
+                made, tables = found
+                catalog.require_readable(tables)
+                return self._remembered(generation, key, made, tables)
         query, names, cacheable = _read(statement, generation, scalars)
         tables = tables_of(query)
         catalog.require_readable(tables)
@@ -92,27 +112,36 @@ class Planner:
         made = optimise(
             query, names, catalog.tables, facts, join_reordering=join_reordering, expect_predicates=facts.expect
         )
-        made = replace(made, sample=self._statistics.sample)
-        if cacheable:
-            with self._lock:
-                generation.plans[key] = made, tables
-                if len(generation.plans) > _CACHED_PLANS:
-                    generation.plans.popitem(last=False)
+        if not cacheable:
+            return replace(made, sample=self._statistics.sample)
+        if self._kept is not None and kept_key is not None:
+            self._kept.offer(kept_key, made, {name: catalog.tables[name] for name in tables})
+        return self._remembered(generation, key, made, tables)
+
+    def _remembered(
+        self, generation: _Generation, key: _CacheKey, plan: PhysicalPlan, tables: frozenset[str]
+    ) -> PhysicalPlan:
+        """The plan, with what runs may ask about its tables."""
+        made = replace(plan, sample=self._statistics.sample)
+        named = named_tables(key.statement, generation.schemas)
+        with self._lock:
+            generation.plans[key] = made, tables, named
+            if len(generation.plans) > _CACHED_PLANS:
+                generation.plans.popitem(last=False)
         return made
 
     def tables_known(
         self, statement: str | bytes, *, parameters: tuple[Any, ...] = (), join_reordering: bool = True
     ) -> frozenset[str] | None:
-        """The tables that the statement reads, as its plan that is kept says; None where there is none.
+        """The tables that the statement reads or may name, as its plan that is kept says; None where there is none.
 
         Raises InvalidRequest for values that are no parameters.
         """
-        for value in parameters:
-            parameter(value)
+        key = _CacheKey.of(statement, tuple(map(parameter, parameters)), join_reordering)
         with self._lock:
             plans = {} if self._generation is None else self._generation.plans
-            kept = plans.get(_CacheKey.of(statement, parameters, join_reordering))
-        return None if kept is None else kept[1]
+            kept = plans.get(key)
+        return None if kept is None else kept[1] | kept[2]
 
     def _of(self, catalog: CatalogSnapshot) -> _Generation:
         with self._lock:

@@ -22,6 +22,8 @@ class Transfers(Protocol):
 
     def link(self, path: str) -> Link | None: ...
 
+    def memory(self, lengths: Sequence[int]) -> list[memoryview]: ...
+
     async def read(self, path: str, extents: Sequence[Extent], *, criticality: int = 0) -> list[HostBuffer]: ...
 
     async def read_files(
@@ -46,6 +48,9 @@ class PlanTransfers:
 
     def link(self, path: str) -> Link | None:
         return self._client.link(path)
+
+    def memory(self, lengths: Sequence[int]) -> list[memoryview]:
+        return self._client.memory(lengths)
 
     async def read(self, path: str, extents: Sequence[Extent], *, criticality: int = 0) -> list[HostBuffer]:
         self._entry.begin_external()

@@ -125,6 +125,11 @@ class ClusterNode:
     def samples(self) -> ChunkSamples | None:
         return self._embedded.samples
 
+    @property
+    def plans(self) -> None:
+        """A plan that was kept has no estimates, by which a plan of several nodes is made."""
+        return None
+
     def close(self) -> None:
         """Cancel what runs, leave the cluster, and end the node's thread. May be called twice."""
         self._embedded.close()

@@ -29,6 +29,32 @@ def test_buffers_are_exact_page_aligned_and_writable() -> None:
     assert address(views[0]) % HUGE_PAGE_BYTES == 0
 
 
+def test_adjacent_buffers_return_one_by_one_and_not_under_the_whole() -> None:
+    pool = BufferPool(slab_bytes=4 * MIB)
+    lengths = [PAGE_BYTES, 3 * PAGE_BYTES, 2 * PAGE_BYTES]
+    whole, parts = pool.acquire_adjacent(lengths)
+    assert [len(part) for part in parts] == lengths
+    assert len(whole) == sum(lengths)
+    starts = [address(part) - address(whole) for part in parts]
+    assert starts == [0, PAGE_BYTES, 4 * PAGE_BYTES]
+    whole[PAGE_BYTES] = 7
+    assert parts[1][0] == 7
+    assert pool.statistics().used_bytes == sum(lengths)
+    kept, begin = parts[1], address(whole)
+    del parts
+    gc.collect()
+    assert pool.statistics().used_bytes == sum(lengths), "the whole may still be written to"
+    del whole
+    gc.collect()
+    assert pool.statistics().used_bytes == lengths[1]
+    # What is free is given out again, around what is not.
+    assert address(pool.acquire(PAGE_BYTES)) == begin
+    assert kept[0] == 7
+    del kept
+    gc.collect()
+    assert (pool.statistics().used_bytes, pool.statistics().blocks) == (0, 0)
+
+
 def test_memory_is_reused_and_not_mapped_again() -> None:
     pool = BufferPool(slab_bytes=4 * MIB)
     seen = set()

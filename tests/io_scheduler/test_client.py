@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import subprocess
 import sys
 import threading
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -20,9 +21,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from pystachio.errors import Cancelled, DataError, InternalError, NotFound, PystachioError
-from pystachio.io_scheduler.client import TransferClient
-from pystachio.io_scheduler.core.request import Extent, PathTaken, PriorityClass
-from pystachio.io_scheduler.devices import ChunkEnd, ChunkRequest, choose
+from pystachio.io_scheduler.client import HostBuffer, TransferClient
+from pystachio.io_scheduler.core.request import Extent, Link, PathTaken, PriorityClass
+from pystachio.io_scheduler.devices import ChunkEnd, ChunkRequest, Device, choose, native
+from pystachio.io_scheduler.devices.compiled import CompiledDevice
 from pystachio.io_scheduler.devices.posix import PosixDevice
 from pystachio.io_scheduler.service import IoSchedulerService
 
@@ -37,8 +39,15 @@ def path(tmp_path: Path) -> str:
 
 
 @asynccontextmanager
-async def serving(*, direct: bool = False) -> AsyncIterator[tuple[IoSchedulerService, TransferClient]]:
-    service = IoSchedulerService(open_device=lambda link: PosixDevice(direct=direct, chunk_bytes=1 << 16))
+async def serving(
+    *, direct: bool = False, compiled: bool = False
+) -> AsyncIterator[tuple[IoSchedulerService, TransferClient]]:
+    def open_device(_: Link) -> Device:
+        if not compiled:
+            return PosixDevice(direct=direct, chunk_bytes=1 << 16)
+        return CompiledDevice(native.load(), asyncio.get_running_loop(), direct=direct, chunk_bytes=1 << 16)
+
+    service = IoSchedulerService(open_device=open_device)
     await service.start()
     try:
         yield service, service.client("p", PriorityClass.NORMAL)
@@ -169,6 +178,76 @@ async def test_a_file_that_cannot_be_read_stands_for_itself(path: str, tmp_path:
         async with asyncio.timeout(10):
             with pytest.raises(Cancelled, match="closed"):
                 await client.read_files(wanted, beside=str(tmp_path))
+
+
+def whole_pages(folder: Path, sizes: Sequence[int]) -> list[tuple[str, int]]:
+    """Files of so many pages, each with bytes of its own."""
+    files = []
+    for number, pages in enumerate(sizes):
+        content = bytes([number + 1]) * (4096 * pages)
+        (folder / f"{number}.part").write_bytes(content)
+        files.append((str(folder / f"{number}.part"), len(content)))
+    return files
+
+
+NEEDS_LIBRARY = pytest.mark.skipif(native.load().library is None, reason="only the compiled device reads series")
+
+
+@NEEDS_LIBRARY
+async def test_files_of_whole_pages_share_transfers(tmp_path: Path) -> None:
+    """As many as go into 2 MiB; their chunks are cut without regard to where one ends."""
+    sizes = [1, 300, 700, 20, 3, 1500, 2, 2]
+    files = whole_pages(tmp_path, sizes)
+    async with serving(direct=True, compiled=True) as (service, client):
+        found = await client.read_files(files, beside=str(tmp_path))
+        for number, (buffer, pages) in enumerate(zip(found, sizes, strict=True)):
+            assert not isinstance(buffer, PystachioError)
+            assert bytes(buffer.view) == bytes([number + 1]) * (4096 * pages)
+        transfers = sorted(service.history.snapshot().transfers)
+        assert [record.length for record in transfers] == [4096 * 301, 4096 * 700, 4096 * 23, 4096 * 1500, 4096 * 4]
+        assert transfers[0].path.endswith("0.part and 1 files more")
+        assert service.ledger.plan("p").transferred_bytes == 4096 * sum(sizes)
+        # Each is there as long as somebody has it, and no longer.
+        one = found[1]
+        del found, buffer
+        gc.collect()
+        assert service.statistics().buffers.used_bytes == 4096 * 300
+        assert not isinstance(one, PystachioError)
+        assert bytes(one.view[:3]) == b"\x02\x02\x02"
+        del one
+        gc.collect()
+        assert service.statistics().buffers.blocks == 0
+        assert service.statistics().open_files == 0
+
+
+@pytest.mark.parametrize("compiled", [False, pytest.param(True, marks=NEEDS_LIBRARY)])
+async def test_one_that_is_missing_among_many_stands_for_itself(tmp_path: Path, compiled: bool) -> None:
+    files = whole_pages(tmp_path, [3, 4, 5, 6])
+    os.unlink(files[1][0])
+    os.truncate(files[2][0], 4096)
+    async with serving(direct=True, compiled=compiled) as (service, client):
+        found = await client.read_files(files, beside=str(tmp_path))
+        kinds = [buffer.code if isinstance(buffer, PystachioError) else buffer.nbytes for buffer in found]
+        assert kinds == [3 * 4096, "not_found", "data_error", 6 * 4096]
+        assert isinstance(found[3], HostBuffer)
+        assert bytes(found[3].view) == b"\x04" * (6 * 4096)
+        del found
+        # A coroutine that goes on behind an error holds what it was told until it waits again.
+        await asyncio.sleep(0)
+        assert service.statistics().buffers.blocks == 0
+
+
+async def test_memory_for_what_is_made_of_the_bytes() -> None:
+    async with serving() as (service, client):
+        pieces = client.memory([1, 5000, 4096])
+        assert [len(piece) for piece in pieces] == [1, 5000, 4096]
+        for number, piece in enumerate(pieces):
+            piece[:] = bytes([number]) * len(piece)
+        assert [set(piece) for piece in pieces] == [{0}, {1}, {2}]
+        assert service.statistics().buffers.used_bytes == 4 * 4096
+        del pieces, piece
+        gc.collect()
+        assert service.statistics().buffers.used_bytes == 0
 
 
 async def test_cancelled_reads_of_files_start_no_more(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol, TypeAlias, runtime_checkable
 
 from pystachio.errors import PystachioError, Unsupported
 from pystachio.io_scheduler.core.request import Direction, Link, LinkLimits, PathTaken
@@ -30,6 +30,16 @@ class DeviceFile(Protocol):
     def close(self) -> None:
         """Idempotent; called when no chunk of the file is inside the device."""
         ...
+
+
+class FileSeries(NamedTuple):
+    """The first so many bytes of each file, by path, one after the other, as if they were one file."""
+
+    files: tuple[tuple[str, int], ...]
+
+    def __str__(self) -> str:
+        more = f" and {len(self.files) - 1:,} files more" if len(self.files) > 1 else ""
+        return f"{self.files[0][0]}{more}"
 
 
 @dataclass(slots=True, eq=False)
@@ -73,6 +83,15 @@ class Device(Protocol):
 
     def close(self) -> None:
         """Release threads; nothing is inside the device."""
+        ...
+
+
+@runtime_checkable
+class SeriesDevice(Protocol):
+    """A device that reads several files in one chunk."""
+
+    def open_series(self, series: FileSeries) -> DeviceFile:
+        """Its lengths are multiples of the device's alignment."""
         ...
 
 

@@ -10,7 +10,8 @@ import asyncio
 import ctypes
 import os
 import struct
-from collections.abc import Callable, Mapping
+from array import array
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import count
@@ -21,9 +22,9 @@ import numpy as np
 from pystachio.compiled import CompiledLibrary
 from pystachio.errors import Cancelled, InternalError, PystachioError, ResourceExhausted
 from pystachio.io_scheduler.core.request import Direction, LinkLimits, PathTaken
-from pystachio.io_scheduler.devices import ChunkEnd, ChunkRequest
+from pystachio.io_scheduler.devices import ChunkEnd, ChunkRequest, FileSeries
 from pystachio.io_scheduler.devices.native import ABANDONED, END, Way
-from pystachio.io_scheduler.devices.page_cache import Admission
+from pystachio.io_scheduler.devices.page_cache import TRIAL_BYTES, Admission
 from pystachio.io_scheduler.devices.posix import (
     CHUNK_BYTES,
     CHUNK_DEVICE_SECONDS,
@@ -47,12 +48,25 @@ the memory that it writes to must do so too."""
 
 
 class CompiledFile:
-    """A file by its handle in the library. Closed by a thread of its device."""
+    """A file, or a series of files, by its handle in the library. Closed by a thread of its device."""
 
-    def __init__(self, path: str, handle: int, close: Callable[[int], None]) -> None:
-        self.path = path
+    def __init__(self, name: str | FileSeries, handle: int, close: Callable[[int], None]) -> None:
+        self.path = str(name)
         self.handle = handle
+        self._series = name if isinstance(name, FileSeries) else None
         self._close = close
+
+    def pieces(self, offset: int, length: int) -> Iterable[tuple[str, int, int]]:
+        """Path, offset and length of what is in each file."""
+        if self._series is None:
+            return ((self.path, offset, length),)
+        found, start, end = [], 0, offset + length
+        for path, nbytes in self._series.files:
+            first, last = max(offset, start), min(end, start + nbytes)
+            if first < last:
+                found.append((path, first - start, last - first))
+            start += nbytes
+        return found
 
     def close(self) -> None:
         if self.handle:
@@ -104,10 +118,20 @@ class CompiledDevice:
 
     def open(self, path: str) -> CompiledFile:
         require_name(path)
-        handle = self._brief.pystachio_disk_file(os.fsencode(path), self._direct)
+        return self._opened(path, self._brief.pystachio_disk_file(os.fsencode(path), self._direct))
+
+    def open_series(self, series: FileSeries) -> CompiledFile:
+        for path, _ in series.files:
+            require_name(path)
+        paths = b"".join(os.fsencode(path) + b"\0" for path, _ in series.files)
+        lengths = array("q", [nbytes for _, nbytes in series.files])
+        address, count = lengths.buffer_info()
+        return self._opened(series, self._brief.pystachio_disk_series(paths, address, count, self._direct))
+
+    def _opened(self, name: str | FileSeries, handle: int | None) -> CompiledFile:
         if not handle:
-            raise ResourceExhausted("the system has no memory for an open file", setting="memory", needed=len(path))
-        return CompiledFile(path, handle, self._close_file)
+            raise ResourceExhausted("the system has no memory for an open file", setting="memory", needed=1)
+        return CompiledFile(name, handle, self._close_file)
 
     def start(self, request: ChunkRequest, ended: Callable[[ChunkEnd], None]) -> None:
         file, buffer = request.file, request.buffer
@@ -120,7 +144,7 @@ class CompiledDevice:
             ended(ChunkEnd(0, PathTaken.BUFFERED, error))
             return
         disk = self._disk or self._open_disk()
-        number, way = next(self._numbers), self._way(file.path, request.offset)
+        number, way = next(self._numbers), self._way(file, request.offset, buffer.nbytes)
         self._under_way[number] = _Operation(request, ended)
         _BUSY.add(self)
         failure = self._brief.pystachio_disk_start(
@@ -165,12 +189,15 @@ class CompiledDevice:
         self._disk, self._wake = disk, wake
         return int(disk)
 
-    def _way(self, path: str, offset: int) -> Way:
+    def _way(self, file: CompiledFile, offset: int, length: int) -> Way:
+        """Of a chunk of several files, all go the same way."""
         if not self._direct:
             return Way.BUFFERED
-        if self._admission is None:
+        admission = self._admission
+        if admission is None:
             return Way.DIRECT
-        return Way.SPARING if self._admission.may_go_around(path, offset) else Way.BUFFERED
+        around = all(admission.may_go_around(path, at) for path, at, _ in file.pieces(offset, length))
+        return Way.SPARING if around else Way.BUFFERED
 
     def _close_file(self, handle: int) -> None:
         library = self._library if self._disk is None else self._brief
@@ -201,15 +228,19 @@ class CompiledDevice:
         return operation
 
     def _end(self, operation: _Operation, transferred: int, seconds: float, error: int, way: int) -> ChunkEnd:
-        request, path, taken = operation.request, operation.request.file.path, _PATHS[way]
+        request, file, taken = operation.request, operation.request.file, _PATHS[way]
         if error:
-            return ChunkEnd(transferred, taken, _typed(error, path, self.direction))
+            return ChunkEnd(transferred, taken, _typed(error, file.path, self.direction))
         wanted = request.buffer.nbytes if self.direction is Direction.WRITE else request.required
         if transferred < wanted:
-            return ChunkEnd(transferred, taken, stopped_short(path, request.offset + transferred, self.direction))
-        if self._admission is not None and way == Way.DIRECT:
-            self._admission.note_around(path, request.offset, transferred)
-            self._admission.note_direct(transferred, seconds)
+            return ChunkEnd(transferred, taken, stopped_short(file.path, request.offset + transferred, self.direction))
+        if self._admission is not None and way == Way.DIRECT and isinstance(file, CompiledFile):
+            longest = 0
+            for path, offset, length in file.pieces(request.offset, transferred):
+                self._admission.note_around(path, offset, length)
+                longest = max(longest, length)
+            if longest >= TRIAL_BYTES:  # small files are opened for longer than they are read
+                self._admission.note_direct(transferred, seconds)
         return ChunkEnd(transferred, taken)
 
 

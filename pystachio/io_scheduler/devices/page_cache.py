@@ -21,7 +21,7 @@ from typing import Final
 SLOW_RATE: Final = 200e6
 """Bytes per second of one chunk among others. Above it, reading again costs about what copying costs."""
 _TRIALS: Final = 8
-_TRIAL_BYTES: Final = 128 << 10
+TRIAL_BYTES: Final = 128 << 10
 RETRIAL_SECONDS: Final = 10.0
 """So long a disk counts as slow before chunks are read around the cache again to see."""
 _GRANULE_BYTES: Final = 256 << 10
@@ -108,7 +108,7 @@ class Admission:
 
     def note_direct(self, length: int, seconds: float) -> None:
         """A chunk was read around the cache: tells how quick the disk is."""
-        if length >= _TRIAL_BYTES:
+        if length >= TRIAL_BYTES:
             with self._lock:
                 self._trials += 1
                 self._best_rate = max(self._best_rate, length / max(seconds, 1e-9))

@@ -14,14 +14,14 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections import deque
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 
 from pystachio.errors import NotFound, PystachioError, Unauthorized
 from pystachio.io_scheduler.os_errors import from_os_error
 from pystachio.operators.batch import column_nbytes
-from pystachio.operators.chunks.format import encode, stored_bytes
+from pystachio.operators.chunks.encoding import encode, stored_bytes
 from pystachio.operators.chunks.place import ChunkPlace
 from pystachio.operators.chunks.store import ChunkStore, ChunkStoreStatistics
 from pystachio.operators.column import Column
@@ -38,8 +38,13 @@ FILE_SECONDS = 5e-4
 MOST_WAITING_BYTES = 64 << 20
 MOST_TOGETHER = 16
 MOST_BYTES_TOGETHER = 8 << 20
+MOST_ERRANDS = 64
 MOST_EXPECTED = 64
 """Files that are looked at before scans ask. Of a table of many files, most may never be read."""
+
+
+Errand = Callable[[Context], Awaitable[None]]
+"""What writes something, as work of the plan of the context."""
 
 
 def is_worth_storing(nbytes: int, source_bytes: int, seconds: float) -> bool:
@@ -75,6 +80,8 @@ class ChunkCache:
         self._lock = threading.Lock()
         self._waiting: deque[_Waiting] = deque()
         self._expected: deque[ParquetFile] = deque(maxlen=MOST_EXPECTED)
+        self._errands: deque[Errand] = deque()
+        self._runs_errands = True
         self._places: set[ChunkPlace] = set()
         self._waiting_bytes = 0
         self._came = asyncio.Event()
@@ -89,12 +96,31 @@ class ChunkCache:
         self._expected.extend(files)
         self._came.set()
 
+    def do_later(self, errand: Errand) -> None:
+        """From any thread: something small to be written when nobody waits for it. Does not wait."""
+        with self._lock:
+            if self._closed or len(self._errands) >= MOST_ERRANDS:
+                return
+            self._errands.append(errand)
+        self._loop.call_soon_threadsafe(self._came.set)
+
     def look(self, file: ParquetFile) -> None:
         """On a worker: see which chunks of the file are there. A folder of somebody else ends all use of it."""
         try:
             self.store.look(file)
         except Unauthorized as error:
             self._stop(error)
+
+    def is_own(self) -> bool:
+        """Whether there is a folder, and nobody else's. Not on the loop."""
+        try:
+            self.store.require_own()
+        except Unauthorized as error:
+            self._stop(error)
+            return False
+        except OSError:
+            return False
+        return True
 
     def offer(self, place: ChunkPlace, column: Column, *, source_bytes: int, seconds: float) -> None:
         """From any thread: a column that was decoded from so many bytes in so many seconds. Does not wait."""
@@ -154,6 +180,10 @@ class ChunkCache:
             self._came.clear()
             while self._expected:
                 await self._look_ahead(self._expected.popleft())
+            while self._errands:
+                errand = self._errands.popleft()
+                if self._runs_errands:
+                    await self._run(errand)
             while self._waiting:
                 together = self._next()
                 try:
@@ -171,6 +201,17 @@ class ChunkCache:
         except Exception as error:
             if threading.main_thread().is_alive():
                 self._stop(error)
+
+    async def _run(self, errand: Errand) -> None:
+        """What fails once is not tried again."""
+        try:
+            await errand(self._ctx)
+        except NotFound:  # as in `_write`
+            pass
+        except Exception as error:
+            self._runs_errands = False
+            if threading.main_thread().is_alive():
+                get_logger().warning("plans are no longer kept on disk", reason=str(error))
 
     def _next(self) -> list[_Waiting]:
         """A few of those that wait: what is done for all at once costs the loop less."""
@@ -190,6 +231,7 @@ class ChunkCache:
         self._dropped += len(self._waiting)
         self._done(list(self._waiting))
         self._waiting.clear()
+        self._errands.clear()
 
     async def _write(self, together: list[_Waiting]) -> None:
         """A failure ends writing, not the node. A folder that a sweep has removed meanwhile is none."""

@@ -9,20 +9,19 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import NamedTuple
 
-import torch
 import xxhash
 
 from pystachio.errors import Cancelled, PystachioError
 from pystachio.io_scheduler.client import HostBuffer
 from pystachio.operators.chunks.cache import USUAL_RATE, ChunkCache
-from pystachio.operators.chunks.format import NotUsable, decode
+from pystachio.operators.chunks.decoding import Memory, NotUsable, decode_all
 from pystachio.operators.chunks.place import ChunkPlace
 from pystachio.operators.chunks.store import StoredChunk
 from pystachio.operators.column import Bounds, BytesColumn, Column, Dictionary, DictionaryColumn
 from pystachio.operators.hot_columns import HotColumns
 from pystachio.operators.kernels import selection
 from pystachio.operators.narrowing import narrowest_dtype
-from pystachio.operators.parquet.dictionary import SharedDictionary
+from pystachio.operators.parquet.dictionary import SharedDictionary, over
 from pystachio.operators.scans.units import Unit
 from pystachio.operators.table import ParquetFile
 from pystachio.runtime.context import Context
@@ -49,6 +48,8 @@ class ChunkColumns:
     dictionaries: dict[int, SharedDictionary]
     bounds: tuple[Bounds | None, ...]
     hot: HotColumns
+    memory: Memory
+    """For what is unpacked: that of the buffers that reads land in, which outlives a session."""
     _seen: set[ParquetFile] = field(default_factory=set)
     _looking: asyncio.Lock = field(default_factory=asyncio.Lock)
 
@@ -86,21 +87,33 @@ class ChunkColumns:
         ctx.metrics.count("bytes from chunk cache", nbytes)
         return fetched
 
-    def decode(self, unit: Unit, position: int, fetched: FetchedChunk) -> Column | None:
-        """On a worker. None when the bytes are corrupt: Parquet has them."""
-        started, chunk = time.thread_time(), fetched.chunk
-        column = decode(fetched.buffer.view, chunk.key)
-        if isinstance(column, NotUsable):
-            self.cache.store.discard(chunk)
-            return None
-        self.cache.store.used(chunk)
+    def decode(self, unit: Unit, fetched: Mapping[int, FetchedChunk]) -> dict[int, Column | None]:
+        """On a worker: the columns, by position. None where the bytes are corrupt: Parquet has them."""
+        started = time.thread_time()
+        found = decode_all([(stored.buffer.view, stored.chunk.key) for stored in fetched.values()], self.memory)
+        columns: dict[int, Column | None] = {}
+        for (position, stored), column in zip(fetched.items(), found, strict=True):
+            if isinstance(column, NotUsable):
+                self.cache.store.discard(stored.chunk)
+                columns[position] = None
+            else:
+                self.cache.store.used(stored.chunk)
+                columns[position] = self._shared(position, column)
+        # What each took of the time is not known: to read it took much longer.
+        seconds = (time.thread_time() - started) / len(fetched)
+        for position, kept in columns.items():
+            if kept is not None:
+                self.hot.keep(unit, position, kept, seconds + fetched[position].chunk.nbytes / USUAL_RATE)
+        return columns
+
+    def _shared(self, position: int, column: Column) -> Column:
+        """Over the dictionary that the table's scans share, if the column is to be read as codes."""
         shared = self.dictionaries.get(position)
         if isinstance(column, DictionaryColumn):
-            column = translated(column, shared)
-        elif isinstance(column, BytesColumn) and shared is not None:
+            return translated(column, shared)
+        if isinstance(column, BytesColumn) and shared is not None:
             coded = shared.encode_plain(column)
-            column = column if coded is None else coded
-        self.hot.keep(unit, position, column, time.thread_time() - started + chunk.nbytes / USUAL_RATE)
+            return column if coded is None else coded
         return column
 
     def offer(self, unit: Unit, position: int, column: Column, seconds: float) -> None:
@@ -133,16 +146,11 @@ def translated(column: DictionaryColumn, shared: SharedDictionary | None) -> Col
     if shared is not None:
         content = _content(values)
         assert isinstance(values.values, BytesColumn)
-        found = shared.kept(content, len(values)) or shared.translate(values.values, content)
+        found = shared.kept(content, len(values)) or shared.translate(values.values, content, are_distinct=True)
     if found is None:
         return selection.decode(column)
     translation, dictionary = found
-    if not len(values):
-        return DictionaryColumn(column.type, torch.zeros_like(column.codes), dictionary, column.validity)
-    if _is_identity(translation, column.codes):
-        return DictionaryColumn(column.type, column.codes, dictionary, column.validity)
-    codes = column.codes if column.codes.dtype == torch.int64 else column.codes.to(torch.int32)
-    return DictionaryColumn(column.type, translation.index_select(0, codes), dictionary, column.validity)
+    return over(dictionary, translation, column)
 
 
 @lru_cache(maxsize=1024)
@@ -154,15 +162,10 @@ def place(unit: Unit, position: int, form: str) -> ChunkPlace:
     return ChunkPlace(unit.file, unit.groups, unit.columns[position], unit.rows, form)
 
 
-def _is_identity(translation: torch.Tensor, codes: torch.Tensor) -> bool:
-    """Whether the codes stay as they are. It is looked for where that costs less than translating them."""
-    if translation.dtype != codes.dtype or len(translation) > len(codes):
-        return False
-    return torch.equal(translation, torch.arange(len(translation), dtype=translation.dtype))
-
-
 def _content(dictionary: Dictionary) -> str:
     """Equal for equal values in the same order, which is up to who stored them and when."""
     values = dictionary.values
     assert isinstance(values, BytesColumn)
-    return xxhash.xxh3_128_hexdigest(values.offsets.numpy().tobytes() + values.data.numpy().tobytes())
+    digest = xxhash.xxh3_128(values.offsets.numpy().data)
+    digest.update(values.data.numpy().data)
+    return digest.hexdigest()

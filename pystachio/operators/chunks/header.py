@@ -9,7 +9,7 @@ from typing import Any, Final
 import xxhash
 
 PAGE_BYTES: Final = 4096
-VERSION: Final = 1
+VERSION: Final = 2
 """To be raised when the format changes, or when what was decoded before must not be read any more."""
 
 _MAGIC: Final = b"PIOCHUNK"
@@ -18,7 +18,7 @@ _CHECKED_PREFIX: Final = struct.Struct("<8sII")
 
 
 class BrokenChunk(Exception):
-    """Why the bytes are not usable. It does not leave `format`."""
+    """Why the bytes are not usable. It does not leave `decoding`."""
 
 
 def header_page(header: dict[str, Any]) -> bytes | None:

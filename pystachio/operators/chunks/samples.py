@@ -10,7 +10,7 @@ from weakref import WeakSet
 from pystachio.errors import PystachioError
 from pystachio.io_scheduler.client import HostBuffer
 from pystachio.operators.chunks.cache import ChunkCache
-from pystachio.operators.chunks.format import NotUsable, decode
+from pystachio.operators.chunks.decoding import NotUsable, decode
 from pystachio.operators.chunks.place import ChunkPlace
 from pystachio.operators.chunks.store import StoredChunk
 from pystachio.operators.column import Column

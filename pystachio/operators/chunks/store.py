@@ -1,6 +1,6 @@
 """The folder of decoded columns: names, what is there, how much, and what goes first.
 
-    <folder>/chunks-1/<version of a Parquet file>/<column>-<digest>.chunk
+    <folder>/chunks-2/<version of a Parquet file>/<column>-<digest>.chunk
 
 A chunk is written under a temporary name and renamed, so it is whole or not there. Nothing is locked: several processes
 may share the folder, each with the same budget. A chunk that another one removed is missed, one that two of them write
@@ -27,12 +27,15 @@ from itertools import count
 from pathlib import Path
 
 from pystachio.errors import Unauthorized
+from pystachio.io_scheduler.devices.listing import list_files
 from pystachio.operators.chunks.format import ChunkKey
 from pystachio.operators.chunks.header import VERSION
 from pystachio.operators.chunks.place import SUFFIX, ChunkNames, ChunkPlace
 from pystachio.operators.table import ParquetFile
 
-_UNFINISHED = ".unfinished"
+_ROOT = "chunks-"
+UNFINISHED = ".unfinished"
+"""How the names of files end that are being written; a sweep removes those that nobody completed."""
 _UNFINISHED_SECONDS = 3600
 """So old is what a crashed writer left: no write takes an hour."""
 _TOUCH_SECONDS = 60
@@ -77,7 +80,7 @@ class ChunkStore:
 
     def __init__(self, folder: Path, most_bytes: int, clock_ns: Callable[[], int] = time.time_ns) -> None:
         self._parent = folder
-        self.root = str(folder / f"chunks-{VERSION}")
+        self.root = str(folder / f"{_ROOT}{VERSION}")
         self.names = ChunkNames(self.root)
         self._most_bytes = most_bytes
         self.clock_ns = clock_ns
@@ -103,6 +106,10 @@ class ChunkStore:
     def writing(self) -> bool:
         return self._writing
 
+    @property
+    def most_bytes(self) -> int:
+        return self._most_bytes
+
     def statistics(self) -> ChunkStoreStatistics:
         with self._lock:
             return ChunkStoreStatistics(self._nbytes, self._written, self._evicted, self._unusable, self._writing)
@@ -115,17 +122,11 @@ class ChunkStore:
             known = self._listings.get(folder)
             if known is not None and known.changed_ns == changed_ns:
                 return
-            self._require_own()
+            self.require_own()
             listing = _Listing(changed_ns)
-            with os.scandir(folder) as entries:
-                for entry in entries:
-                    name = entry.name
-                    if name.endswith(SUFFIX):
-                        try:
-                            status = entry.stat(follow_symlinks=False)
-                        except OSError:  # removed meanwhile
-                            continue
-                        listing.chunks[name] = status.st_size, status.st_mtime_ns
+            for name, nbytes, used_ns in list_files(folder):
+                if name.endswith(SUFFIX):
+                    listing.chunks[name] = nbytes, used_ns
         except OSError:
             listing = _Listing(-1)
         with self._lock:
@@ -185,7 +186,7 @@ class ChunkStore:
 
     def temporary(self, place: ChunkPlace) -> str:
         """A path to write the chunk to, which nobody else has. Touches no disk."""
-        return f"{self.names.folder(place.file)}/{os.getpid()}-{next(self._sequence)}-{self.clock_ns()}{_UNFINISHED}"
+        return f"{self.names.folder(place.file)}/{os.getpid()}-{next(self._sequence)}-{self.clock_ns()}{UNFINISHED}"
 
     def prepare(self, temporary: str, place: ChunkPlace, nbytes: int, *, displace_before_ns: int | None = None) -> bool:
         """Make the folder and room in it for the chunk, until `publish` or `abandon`; says whether there is room.
@@ -193,10 +194,7 @@ class ChunkStore:
         Only chunks that were last used before `displace_before_ns` make room, None: any. Raises OSError, and
         Unauthorized when the folder belongs to somebody else.
         """
-        self._parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        with suppress(FileExistsError):
-            os.mkdir(self.root, 0o700)
-        self._require_own()
+        self._prepare_root()
         with self._room:
             due = self._nbytes is None or self._unswept + nbytes > self._most_bytes // _SWEEPS_PER_BUDGET
             if due or not self._fits(nbytes):
@@ -208,6 +206,12 @@ class ChunkStore:
         with suppress(FileExistsError):
             os.mkdir(os.path.dirname(temporary), 0o700)
         return True
+
+    def prepare_folder(self, folder: str) -> None:
+        """Make a folder beside those of the file versions, for what takes no room to speak of. Raises as `prepare`."""
+        self._prepare_root()
+        with suppress(FileExistsError):
+            os.mkdir(folder, 0o700)
 
     def publish(self, temporary: str, place: ChunkPlace) -> None:
         """The temporary file is complete: others may read it. Raises OSError."""
@@ -251,8 +255,32 @@ class ChunkStore:
         with self._lock:
             self._listings.setdefault(folder, _Listing(-1)).chunks[name] = nbytes, used_ns
 
+    def _remove_older_formats(self) -> None:
+        """Nobody counts their chunks, and nobody reads them but a process of an older release, which misses them. Of
+        folders that only look like them nothing is removed."""
+        for version in range(1, VERSION):
+            root = f"{self._parent}/{_ROOT}{version}"
+            with suppress(OSError):
+                status = os.lstat(root)
+                if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.geteuid():
+                    continue
+                for folder in os.listdir(root):
+                    if self._closed:
+                        return
+                    self._remove_chunks(f"{root}/{folder}")
+                os.rmdir(root)
+
+    def _remove_chunks(self, folder: str) -> None:
+        with suppress(OSError):
+            for file in list_files(folder):
+                if file.name.endswith((SUFFIX, UNFINISHED)):
+                    os.unlink(f"{folder}/{file.name}")
+            os.rmdir(folder)
+
     def _sweep(self, needed: int, displace_before_ns: int | None) -> None:
         """Count what is there, remove what is left over, and what goes first until `needed` bytes fit."""
+        if self._nbytes is None:
+            self._remove_older_formats()
         with self._lock:
             self._changed = {}
         chunks: dict[str, tuple[int, int]] = {}
@@ -292,20 +320,26 @@ class ChunkStore:
         folder."""
         oldest_ns = self.clock_ns() - _UNFINISHED_SECONDS * _SECOND
         files = 0
-        with os.scandir(folder) as entries:
-            for entry in entries:
-                files += 1
+        for name, nbytes, changed_ns in list_files(folder):
+            files += 1
+            path = f"{folder}/{name}"
+            if name.endswith(SUFFIX):
+                chunks[path] = changed_ns, nbytes
+            elif name.endswith(UNFINISHED) and changed_ns < oldest_ns:
                 with suppress(OSError):
-                    status = entry.stat(follow_symlinks=False)
-                    if entry.name.endswith(SUFFIX):
-                        chunks[entry.path] = status.st_mtime_ns, status.st_size
-                    elif entry.name.endswith(_UNFINISHED) and status.st_mtime_ns < oldest_ns:
-                        os.unlink(entry.path)
+                    os.unlink(path)
         if not files and os.stat(folder).st_mtime_ns < oldest_ns:
             os.rmdir(folder)
 
-    def _require_own(self) -> None:
-        """What others can write into is not trusted: its checksums could be theirs."""
+    def _prepare_root(self) -> None:
+        self._parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        with suppress(FileExistsError):
+            os.mkdir(self.root, 0o700)
+        self.require_own()
+
+    def require_own(self) -> None:
+        """What others can write into is not trusted: its checksums could be theirs. Raises Unauthorized, and OSError
+        when nothing is there."""
         if self._trusted:
             return
         status = os.lstat(self.root)

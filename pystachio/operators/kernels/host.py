@@ -77,19 +77,6 @@ def minimum_and_maximum(values: torch.Tensor) -> Bounds:
     return ends[0], ends[1]
 
 
-def checksum_and_range(values: torch.Tensor) -> tuple[int, Bounds] | None:
-    """The XXH3 of the bytes of an integer tensor, and the range of its values, in one pass over memory. None without
-    the library, for another tensor, and for 240 bytes or less."""
-    library = native.library(len(values))
-    if library is None or values.dtype not in _SIGNED or not values.is_contiguous():
-        return None
-    ends, checksum = (ctypes.c_int64 * 2)(), ctypes.c_uint64()
-    status = library.pystachio_checksum_and_range(
-        values.data_ptr(), values.itemsize, len(values), ends, ctypes.addressof(checksum)
-    )
-    return None if status != native.Status.OK else (checksum.value, (ends[0], ends[1]))
-
-
 def all_true(mask: torch.Tensor) -> bool:
     return bool(mask.numpy().all())
 

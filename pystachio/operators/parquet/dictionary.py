@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Hashable
-from typing import Final
+from typing import Final, NamedTuple
 
+import numpy as np
 import pyarrow as pa
 import torch
 
@@ -19,6 +20,7 @@ from pystachio.operators.arrow import codes_from_arrow, column_from_arrow
 from pystachio.operators.column import BytesColumn, Dictionary, DictionaryColumn
 from pystachio.operators.kernels import native
 from pystachio.operators.kernels.growing_texts import GrowingTexts
+from pystachio.operators.kernels.host_memory import as_dtype
 from pystachio.operators.kernels.selection import slice_column
 from pystachio.operators.kernels.strings import index
 from pystachio.operators.kernels.texts import encode_texts, number_texts
@@ -48,6 +50,13 @@ _MOST_DERIVED: Final = 64
 """Derived values (results of predicates on the dictionary) kept before a scan starts from a clean object."""
 
 
+class Translation(NamedTuple):
+    """The shared codes of other codes, [values], in the narrowest integer dtype; `is_identity`: they are equal."""
+
+    codes: torch.Tensor
+    is_identity: bool
+
+
 class SharedDictionary:
     """The codes of one column, shared by all scans of a table. Safe for several threads.
 
@@ -59,7 +68,7 @@ class SharedDictionary:
         self._most_values = most_values
         self._texts: GrowingTexts | None = None
         self._current: Dictionary | None = None
-        self._translations: dict[Hashable, torch.Tensor] = {}
+        self._translations: dict[Hashable, Translation] = {}
         self._kept_codes = 0
         self.overflowed = False
 
@@ -77,8 +86,8 @@ class SharedDictionary:
         if translated is None:
             return None
         translation, dictionary = translated
-        codes, validity = codes_from_arrow(array.indices, len(translation))
-        return _over(dictionary, translation, DictionaryColumn(type_, codes, Dictionary(values), validity))
+        codes, validity = codes_from_arrow(array.indices, len(translation.codes))
+        return over(dictionary, translation, DictionaryColumn(type_, codes, Dictionary(values), validity))
 
     def encode_plain(self, column: BytesColumn) -> DictionaryColumn | None:
         """The strings over the shared dictionary, after adding what is new; None when that is too much. The first ones
@@ -91,7 +100,7 @@ class SharedDictionary:
         if translated is None:
             return None
         translation, dictionary = translated
-        return _over(dictionary, translation, DictionaryColumn(column.type, numbers, own, column.validity))
+        return over(dictionary, translation, DictionaryColumn(column.type, numbers, own, column.validity))
 
     def is_too_varied(self, values: int, rows: int) -> bool:
         """Whether so many values in the first rows that anybody asks about say that codes are not worth it."""
@@ -132,13 +141,16 @@ class SharedDictionary:
             return column
         return DictionaryColumn(column.type, column.codes, current, column.validity)
 
-    def kept(self, place: Hashable, length: int) -> tuple[torch.Tensor, Dictionary] | None:
+    def kept(self, place: Hashable, length: int) -> tuple[Translation, Dictionary] | None:
         """What `translate` answered for the dictionary of so many values at this place, if that is still known."""
         with self._lock:
             return None if self.overflowed else self._kept(place, length)
 
-    def translate(self, values: BytesColumn, place: Hashable) -> tuple[torch.Tensor, Dictionary] | None:
-        """For each of the values (none is NULL) its shared code, in the narrowest integer dtype; see `encode`."""
+    def translate(
+        self, values: BytesColumn, place: Hashable, *, are_distinct: bool = False
+    ) -> tuple[Translation, Dictionary] | None:
+        """For each of the values (none is NULL) its shared code; see `encode`. Values that `are_distinct` begin at
+        offset 0."""
         with self._lock:
             if self.overflowed:
                 return None
@@ -148,16 +160,17 @@ class SharedDictionary:
             if self._texts is None:
                 self._texts = GrowingTexts(values.type)
             before = len(self._texts)
-            codes = self._texts.add(values, most_values=self._limit, most_bytes=MOST_BYTES)
+            codes = self._texts.add(values, most_values=self._limit, most_bytes=MOST_BYTES, are_distinct=are_distinct)
             if codes is None:
                 self.overflowed = True
                 return None
             if self._current is None or len(self._texts) > before:
                 self._current = self._snapshot()
-            translation = codes.to(_code_dtype(len(self._current)))
-            if place is not None and self._kept_codes + len(translation) <= _MOST_KEPT_CODES:
+            narrow = as_dtype(codes, _code_dtype(len(self._current)))
+            translation = Translation(narrow, np.array_equal(codes.numpy(), np.arange(len(codes))))
+            if place is not None and self._kept_codes + len(codes) <= _MOST_KEPT_CODES:
                 self._translations[place] = translation
-                self._kept_codes += len(translation)
+                self._kept_codes += len(codes)
             return translation, self._current
 
     @property
@@ -168,19 +181,21 @@ class SharedDictionary:
         assert self._texts is not None
         return Dictionary(self._texts.values, family=self._texts)
 
-    def _kept(self, place: Hashable, length: int) -> tuple[torch.Tensor, Dictionary] | None:
+    def _kept(self, place: Hashable, length: int) -> tuple[Translation, Dictionary] | None:
         kept = self._translations.get(place)
-        if kept is None or len(kept) != length or self._current is None:
+        if kept is None or len(kept.codes) != length or self._current is None:
             return None
         return kept, self._current
 
 
-def _over(dictionary: Dictionary, translation: torch.Tensor, column: DictionaryColumn) -> DictionaryColumn:
+def over(dictionary: Dictionary, translation: Translation, column: DictionaryColumn) -> DictionaryColumn:
     """The column's rows over another dictionary, in which its values have the codes of the translation."""
-    if len(translation) == 0:
+    if len(translation.codes) == 0:
         codes = torch.zeros(len(column), dtype=torch.int8)
+    elif translation.is_identity and translation.codes.dtype == column.codes.dtype:
+        codes = column.codes
     else:
-        codes = translation.index_select(0, index(column.codes))
+        codes = translation.codes.index_select(0, index(column.codes))
     return DictionaryColumn(column.type, codes, dictionary, column.validity)
 
 

@@ -192,7 +192,7 @@ class NativeDecoder:
                 translated = dictionary.translate(values, place)
             if translated is None:
                 return None
-            tables.append(translated)
+            tables.append((translated[0].codes, translated[1]))
         shared = tables[-1][1]  # it grows only: the last one has the codes of all
         width = max(table.element_size() for table, _ in tables)
         codes = _empty(rows, _SIGNED[width])

@@ -292,14 +292,13 @@ class UnitRows:
     def decode_stored(self, positions: Iterable[int]) -> None:
         """Add those of the columns that the chunk cache has. Raises LostChunks when some are not as they were stored,
         and are to be read from Parquet."""
-        chunks, lost = self.reader.chunks, []
-        for position in positions:
-            if chunks is not None and position in self.stored:
-                column = chunks.decode(self.unit, position, self.stored.pop(position))
-                if column is None:
-                    lost.append(position)
-                else:
-                    self.columns[position] = column
+        chunks = self.reader.chunks
+        stored = {position: self.stored.pop(position) for position in positions if position in self.stored}
+        if chunks is None or not stored:
+            return
+        found = chunks.decode(self.unit, stored)
+        self.columns.update((position, column) for position, column in found.items() if column is not None)
+        lost = [position for position, column in found.items() if column is None]
         if lost:
             raise LostChunks(lost)
 

@@ -176,7 +176,9 @@ class Scan:
             bounds=bounds,
             batch_rows=ctx.settings.batch_rows,
             hot=hot,
-            chunks=ChunkColumns(ctx.chunks, dictionaries, bounds, hot) if isinstance(ctx.chunks, ChunkCache) else None,
+            chunks=ChunkColumns(ctx.chunks, dictionaries, bounds, hot, ctx.transfers.memory)
+            if isinstance(ctx.chunks, ChunkCache)
+            else None,
             metrics=ctx.metrics,
             kept=self._known.kept,
             pace=self._known.pace,

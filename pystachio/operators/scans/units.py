@@ -27,7 +27,7 @@ _OFFSET_BYTES = 8
 Answered = tuple[tuple[int, ...], ...]
 """For each file of a table the numbers of its row groups that somebody else answers for, ascending."""
 
-_UNITS_PER_WORKER: Final = 8
+_UNITS_PER_WORKER: Final = 4
 _MOST_BATCHES: Final = 4
 """Row groups are read together up to this many batches, when every worker has units enough even so."""
 

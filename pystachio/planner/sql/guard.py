@@ -68,7 +68,13 @@ def admit(sql: str) -> Admitted:
     text = _respelt(source, tokens)
     unambiguous = respell(text, tokens if text == source else tokenize(text))
     chosen = tokens if unambiguous == source else tokenize(unambiguous)
-    is_volatile = any(token.kind is Kind.WORD and token.text in _VOLATILE for token in tokens)
+    # A function's name may be quoted, and so may be a column's: that one's plan is not kept, then.
+    is_volatile = any(
+        token.text in _VOLATILE
+        if token.kind is Kind.WORD
+        else token.kind is Kind.NAME and token.text[1:-1].upper() in _VOLATILE
+        for token in tokens
+    )
     return Admitted(
         balance(unambiguous, chosen),
         placeholders,

@@ -229,6 +229,8 @@ def parameter(value: Any) -> pa.Scalar:
                 return pa.scalar(value)
             except (pa.ArrowException, ValueError, OverflowError) as error:
                 raise InvalidRequest(f"a parameter of the type {type(value).__name__} out of range: {error}") from None
+            except Exception as error:  # of the value's own time zone
+                raise InvalidRequest(f"a parameter of the type {type(value).__name__}: {error}") from error
         case _:
             raise no_parameter(value)
 

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 
+from pystachio.compiled import CompiledLibrary
 from pystachio.errors import (
     Cancelled,
     DataError,
@@ -25,8 +26,9 @@ from pystachio.errors import (
 )
 from pystachio.io_scheduler.buffers import BufferPool
 from pystachio.io_scheduler.core.request import Direction, Link, PathTaken
-from pystachio.io_scheduler.devices import ChunkEnd, ChunkRequest, DeviceFile, choose, native
+from pystachio.io_scheduler.devices import ChunkEnd, ChunkRequest, DeviceFile, FileSeries, choose, native
 from pystachio.io_scheduler.devices.compiled import CompiledDevice
+from pystachio.io_scheduler.devices.listing import list_files
 from pystachio.io_scheduler.devices.page_cache import Admission, cached_bytes
 from pystachio.io_scheduler.devices.posix import PosixDevice
 
@@ -262,7 +264,7 @@ def test_memory_is_not_used_anew_under_a_read_that_outlives_its_loop() -> None:
 
     async def begin() -> None:
         device = CompiledDevice(COMPILED, asyncio.get_running_loop())
-        device.start(ChunkRequest(device.open("/dev/zero"), 0, pool.acquire(16 << 20), 16 << 20), lambda end: None)
+        device.start(ChunkRequest(device.open("/dev/zero"), 0, pool.acquire(256 << 20), 256 << 20), lambda end: None)
 
     asyncio.run(begin())
     gc.collect()
@@ -366,3 +368,101 @@ async def test_compiled_threads_are_chosen_where_there_is_a_loop() -> None:
 async def test_python_threads_are_chosen_without_the_library(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(native, "load", lambda: native.CompiledLibrary(None, "not built"))
     assert isinstance(choose("posix")(Link("disk", "0:1")), PosixDevice)
+
+
+async def test_a_series_is_read_as_if_it_were_one_file(tmp_path: Path) -> None:
+    """Chunks of any place and length, by all ways."""
+    sizes, parts = [4096, 3 * 4096, 4096, 8 * 4096], []
+    for number, nbytes in enumerate(sizes):
+        (tmp_path / str(number)).write_bytes(os.urandom(nbytes + 100 * number))
+        parts.append((str(tmp_path / str(number)), nbytes))
+    together = b"".join((tmp_path / str(number)).read_bytes()[:nbytes] for number, nbytes in enumerate(sizes))
+    for settings in ({}, {"direct": True}, {"direct": True, "admission": Admission()}):
+        device = CompiledDevice(COMPILED, asyncio.get_running_loop(), **settings)  # type: ignore[arg-type]
+        file = device.open_series(FileSeries(tuple(parts)))
+        pool = BufferPool()
+        for offset in range(0, len(together), 4096):
+            for length in range(4096, len(together) - offset + 1, 4096):
+                buffer = pool.acquire(length)
+                end = await ended(device, ChunkRequest(file, offset, buffer, length))
+                assert end.error is None
+                assert end.transferred == length
+                assert bytes(buffer) == together[offset : offset + length]
+                del buffer
+        file.close()
+        device.close()
+
+
+async def test_a_series_with_a_file_that_is_missing_or_short(tmp_path: Path) -> None:
+    for number in range(3):
+        (tmp_path / str(number)).write_bytes(bytes([number]) * 8192)
+    parts = tuple((str(tmp_path / str(number)), 8192) for number in range(3))
+    device = CompiledDevice(COMPILED, asyncio.get_running_loop())
+    os.truncate(tmp_path / "1", 100)
+    for expected, transferred in ((DataError, 8292), (NotFound, 8192)):
+        file = device.open_series(FileSeries(parts))
+        end = await ended(device, ChunkRequest(file, 0, memoryview(bytearray(3 * 8192)), 3 * 8192))
+        assert isinstance(end.error, expected)
+        assert end.transferred == transferred
+        file.close()
+        (tmp_path / "1").unlink(missing_ok=True)
+    with pytest.raises(InvalidRequest):
+        device.open_series(FileSeries((("a\0b", 5), ("c", 5))))
+    device.close()
+
+
+async def ended(device: CompiledDevice, request: ChunkRequest) -> ChunkEnd:
+    loop = asyncio.get_running_loop()
+    end: asyncio.Future[ChunkEnd] = loop.create_future()
+    device.start(request, lambda found: loop.call_soon_threadsafe(end.set_result, found))
+    return await asyncio.wait_for(end, 10)
+
+
+async def test_a_series_goes_through_the_cache_where_one_of_its_files_was_read_before(tmp_path: Path) -> None:
+    """As a single file does: whoever asks again has not kept it."""
+    parts = []
+    for number in range(3):
+        parts.append((str(tmp_path / str(number)), 8192))
+        (tmp_path / str(number)).write_bytes(bytes([number]) * 8192)
+        descriptor = os.open(parts[-1][0], os.O_RDONLY)
+        os.fsync(descriptor)
+        os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
+        os.close(descriptor)
+    admission = Admission(cached=lambda *_: 0)
+    device = CompiledDevice(COMPILED, asyncio.get_running_loop(), direct=True, admission=admission)
+    first = device.open_series(FileSeries(tuple(parts[:2])))
+    await ended(device, ChunkRequest(first, 0, BufferPool().acquire(2 * 8192), 2 * 8192))
+    ways = [admission.may_go_around(path, 0) for path, _ in parts]
+    if ways[0]:
+        pytest.skip("this file system has all of it in the cache, or does not tell")
+    assert ways == [False, False, True]
+    for series, expected in ((parts[2:], PathTaken.DIRECT), (parts[1:], PathTaken.BUFFERED)):
+        another = device.open_series(FileSeries(tuple(series)))
+        nbytes = 8192 * len(series)
+        end = await ended(device, ChunkRequest(another, 0, BufferPool().acquire(nbytes), nbytes))
+        assert end.path is expected
+        another.close()
+    first.close()
+    device.close()
+
+
+@pytest.mark.parametrize("compiled", [True, False])
+def test_the_files_of_a_folder(tmp_path: Path, compiled: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    if not compiled:
+        monkeypatch.setattr(native, "load", lambda: CompiledLibrary(None, "not asked for"))
+    assert list_files(str(tmp_path)) == []
+    for number in range(3000):
+        (tmp_path / f"{number} {'x' * (number % 90)}").write_bytes(b"x" * (number % 11))
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "0 ")
+    (tmp_path / os.fsdecode(b"n\xff")).write_bytes(b"no text")
+    found = list_files(str(tmp_path))
+    with os.scandir(tmp_path) as entries:
+        files = [entry for entry in entries if entry.is_file(follow_symlinks=False)]
+        expected = {(entry.name, entry.stat().st_size, entry.stat().st_mtime_ns) for entry in files}
+    assert len(found) == 3001
+    assert set(found) == expected
+    with pytest.raises(FileNotFoundError):
+        list_files(str(tmp_path / "absent"))
+    with pytest.raises(NotADirectoryError):
+        list_files(str(tmp_path / "link"))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import json
+from collections.abc import Sequence
 from decimal import Decimal
 from typing import Any
 
@@ -16,7 +17,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pystachio.operators.arrow import column_from_arrow, column_to_arrow
-from pystachio.operators.chunks.format import ChunkKey, NotUsable, decode, encode, stored_bytes
+from pystachio.operators.chunks.decoding import NotUsable, decode, decode_all
+from pystachio.operators.chunks.encoding import encode, stored_bytes
+from pystachio.operators.chunks.format import ChunkKey
 from pystachio.operators.chunks.header import PAGE_BYTES, header_page
 from pystachio.operators.column import (
     BytesColumn,
@@ -27,6 +30,7 @@ from pystachio.operators.column import (
     WideDecimalColumn,
     normalise_type,
 )
+from pystachio.operators.kernels import native
 from pystachio.operators.kernels.selection import slice_column
 
 I64 = 2**63 - 1
@@ -114,11 +118,153 @@ def test_a_slice_of_texts_takes_only_its_own_bytes() -> None:
 
 
 def test_files_are_whole_pages_at_an_address_for_direct_writes() -> None:
-    column = column_from_arrow(pa.array(range(10_000), pa.int64()))
+    column = FixedColumn(pa.int64(), torch.from_numpy(np.random.default_rng(0).integers(-I64, I64, 10_000)))
     encoded = encode(column, key_of(column))
     assert encoded is not None
     assert len(encoded) == stored_bytes(column) == PAGE_BYTES + 80_000 // PAGE_BYTES * PAGE_BYTES + PAGE_BYTES
     assert np.frombuffer(encoded, np.uint8).ctypes.data % PAGE_BYTES == 0
+
+
+def many(rows: int = 30_000) -> dict[str, Column]:
+    """Columns of every kind, of which each can be packed."""
+    random = np.random.default_rng(7)
+    numbers = torch.from_numpy(random.integers(1000, 5000, rows))
+    validity = torch.from_numpy(random.random(rows) < 0.7)
+    words = [f"word {number}" for number in range(40)]
+    texts = column_from_arrow(pa.array([words[number % 40] for number in range(rows)], pa.string()))
+    values = column_from_arrow(pa.array(words))
+    assert isinstance(texts, BytesColumn)
+    assert isinstance(values, BytesColumn)
+    codes = torch.from_numpy(random.integers(0, 40, rows).astype(np.int8))
+    return {
+        "numbers": FixedColumn(pa.int64(), numbers),
+        "bounded": FixedColumn(pa.int32(), numbers.to(torch.int32), None, (0, 9000)),
+        "prices": FixedColumn(pa.decimal128(12, 2), (numbers * 100).to(torch.int32), validity, (0, 900_000)),
+        "flags": FixedColumn(pa.bool_(), numbers > 3000, validity),
+        "wide": WideDecimalColumn(pa.decimal128(38, 0), numbers // 1000, numbers, validity),
+        "texts": BytesColumn(pa.string(), texts.offsets, texts.data, validity),
+        "codes": DictionaryColumn(pa.string(), codes, Dictionary(values), validity),
+        "floats": FixedColumn(pa.float64(), numbers.to(torch.float64), validity),
+    }
+
+
+@pytest.mark.parametrize("library", [True, False])
+@pytest.mark.parametrize("name", many(100))
+def test_packed_columns_come_back(name: str, library: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And are read by a process without the library, or written by one."""
+    column = many()[name]
+    encoded = stored(column)
+    assert len(encoded) <= stored_bytes(column)
+    plain = sum(array.nbytes for array in held(column))
+    assert len(encoded) < (plain + 3 * PAGE_BYTES if name == "floats" else 0.8 * plain)
+    if not library:
+        monkeypatch.setattr(native, "library", lambda *_: None)
+    assert stored(column) == encoded
+    back = decode(memoryview(encoded), key_of(column))
+    assert not isinstance(back, NotUsable), back.reason
+    assert type(back) is type(column)
+    assert [array.dtype for array in held(back)] == [array.dtype for array in held(column)]
+    assert column_to_arrow(back).to_pylist() == column_to_arrow(column).to_pylist()
+    if isinstance(column, FixedColumn):
+        assert isinstance(back, FixedColumn)
+        assert back.bounds == column.bounds
+
+
+def held(column: Column) -> list[torch.Tensor]:
+    """What the column is in memory, apart from texts that its codes stand for."""
+    match column:
+        case FixedColumn(values=values):
+            found = [values]
+        case WideDecimalColumn(high=high, low=low):
+            found = [high, low]
+        case BytesColumn(offsets=offsets, data=data):
+            found = [offsets, data]
+        case DictionaryColumn(codes=codes):
+            found = [codes]
+        case _:
+            raise AssertionError
+    return found if column.validity is None else [*found, column.validity]
+
+
+def test_what_is_known_of_the_values_bounds_what_they_take() -> None:
+    """A column is stored if that is worth it, which is asked before it is packed."""
+    values = torch.arange(100_000, dtype=torch.int64)
+    assert stored_bytes(FixedColumn(pa.int64(), values)) > 800_000
+    assert stored_bytes(FixedColumn(pa.int64(), values, None, (0, 99_999))) < 250_000
+
+
+def test_files_are_read_together_and_each_for_itself() -> None:
+    columns = [*many().values(), column_from_arrow(ARRAYS["string"]), column_from_arrow(ARRAYS["no rows"])]
+    files = [(memoryview(stored(column)), key_of(column)) for column in columns]
+    files[1][0][PAGE_BYTES + 5] ^= 1
+    files[2] = files[2][0], key_of(columns[2], "another")
+    asked: list[int] = []
+
+    def memory(lengths: Sequence[int]) -> list[memoryview]:
+        asked.extend(lengths)
+        return [memoryview(bytearray(length)) for length in lengths]
+
+    found = decode_all(files, memory)
+    reasons = [one.reason if isinstance(one, NotUsable) else None for one in found]
+    assert reasons[1:3] == ["a segment with a wrong checksum", "of another column"]
+    assert len(asked) >= 9
+    for number, (column, one) in enumerate(zip(columns, found, strict=True)):
+        if number not in (1, 2):
+            assert not isinstance(one, NotUsable)
+            assert column_to_arrow(one).to_pylist() == column_to_arrow(column).to_pylist()
+
+
+def test_every_byte_of_a_packed_file_counts() -> None:
+    column = many(5000)["prices"]
+    whole = stored(column)
+    key = key_of(column)
+    expected = column_to_arrow(column).to_pylist()
+    for place in [*range(0, PAGE_BYTES, 37), *range(PAGE_BYTES, len(whole), 11)]:
+        corrupt = bytearray(whole)
+        corrupt[place] ^= 0x41
+        found = decode(memoryview(corrupt), key)
+        assert isinstance(found, NotUsable) or column_to_arrow(found).to_pylist() == expected
+
+
+def test_packed_values_outside_their_bounds_are_not_usable() -> None:
+    def lying(column: Column, truth: dict[str, object], lie: dict[str, object]) -> str:
+        def edit(header: dict[str, Any]) -> None:
+            assert {name: header[name] for name in truth} == truth
+            header.update(lie)
+
+        return forged(column, edit).reason
+
+    columns = many()
+    assert lying(columns["bounded"], {"bounds": [0, 9000]}, {"bounds": [0, 4000]}) == "values outside the bounds"
+    # As many codes and texts, and fewer of them in the dictionary: its offsets end early.
+    codes = columns["codes"]
+    assert isinstance(codes, DictionaryColumn)
+    wrong = DictionaryColumn(pa.string(), codes.codes + 1, codes.dictionary, codes.validity)
+    assert lying(wrong, {}, {}) == "a code outside the dictionary"
+
+    def with_divisor(divisor: object) -> str:
+        def edit(header: dict[str, Any]) -> None:
+            assert header["segments"][0][3] == 100
+            header["segments"][0][3] = divisor
+
+        return forged(columns["prices"], edit).reason
+
+    for divisor in (0, -1, 1 << 64, "1", 1.0, True):
+        assert with_divisor(divisor) == "a segment packed by no divisor"
+    assert with_divisor(None) == "a segment of another length"
+    assert with_divisor(1000) == "values outside the bounds"
+
+
+def test_only_integers_are_packed() -> None:
+    def packed(position: int) -> Any:
+        def edit(header: dict[str, Any]) -> None:
+            header["segments"][position][3] = 1
+
+        return edit
+
+    columns = many()
+    assert forged(columns["floats"], packed(0)).reason == "packed, and no integers"
+    assert forged(columns["texts"], packed(1)).reason == "packed, and no integers"
 
 
 def test_a_dictionary_of_numbers_has_no_place_in_the_format() -> None:
@@ -202,11 +348,14 @@ def forged(column: Column, edit: Any, data: Any = None) -> NotUsable:
         {"values": 3},
         {"segments": []},
         {"segments": None},
-        {"segments": [[4096, -24, "0"]]},
-        {"segments": [[4096, 10**30, "0"]]},
-        {"segments": [["4096", 24, "0"]]},
-        {"segments": [[4096, True, "0"]]},
-        {"segments": 5 * [[4096, 24, "0"]]},
+        {"segments": [[4096, -24, "0", None]]},
+        {"segments": [[4096, 10**30, "0", None]]},
+        {"segments": [["4096", 24, "0", None]]},
+        {"segments": [[4096, True, "0", None]]},
+        {"segments": 5 * [[4096, 24, "0", None]]},
+        {"segments": [[4096, 24, "0"]]},
+        {"segments": [[4096, 24, "0", 1]]},
+        {"segments": [[8192, 24, "0", None]]},
         {"rows": "3"},
         {"type": None},
     ],
@@ -238,8 +387,8 @@ def test_content_that_no_writer_of_ours_stores_is_not_usable() -> None:
 
 
 def test_many_values_outside_their_bounds_are_not_usable_but_under_nulls() -> None:
-    """Of so many that their range is found with their checksum."""
-    codes = column_from_arrow(pa.array(["a", "b"] * 3000).dictionary_encode())
+    """Of so many that their range is found with their checksum, and too different to be packed."""
+    random = np.random.default_rng(3)
 
     def at(place: int, content: bytes) -> Any:
         def write(whole: bytearray) -> None:
@@ -247,19 +396,31 @@ def test_many_values_outside_their_bounds_are_not_usable_but_under_nulls() -> No
 
         return write
 
+    values = torch.from_numpy(random.integers(-128, 128, 6000).astype(np.int8))
+    values[:2] = torch.tensor([-128, 127])
+    bounded = FixedColumn(pa.int64(), values, None, (-128, 127))
+    header_says_plain(bounded, plain=True)
+    narrow = FixedColumn(pa.int64(), values, None, (-128, 126))
+    assert forged(narrow, lambda header: None).reason == "values outside the bounds"
     for place in (0, 4097, 5999):
-        assert forged(codes, lambda header: None, at(place, b"\x02")).reason == "a code outside the dictionary"
-    values = torch.tensor([1, 2] * 3000, dtype=torch.int8)
-    for place in (0, 4097, 5999):
-        bounded = FixedColumn(pa.int64(), values, None, (1, 2))
-        assert forged(bounded, lambda header: None, at(place, b"\x63")).reason == "values outside the bounds"
-        changed = values.clone()
+        changed = values.clone().clamp(max=90)
         changed[place] = 99
-        column = FixedColumn(pa.int64(), changed, changed != 99, (1, 2))
+        # Under a NULL, where it is anything.
+        column = FixedColumn(pa.int64(), changed, changed != 99, (-128, 90))
+        header_says_plain(column, plain=True)
         back = read_back(column)
         assert isinstance(back, FixedColumn)
-        assert back.bounds == (1, 2)
+        assert back.bounds == (-128, 90)
         assert torch.equal(back.values, changed)
+        bad = FixedColumn(pa.int64(), values.clone().clamp(max=90), None, (-128, 90))
+        assert forged(bad, lambda header: None, at(place, b"\x63")).reason == "values outside the bounds"
+
+
+def header_says_plain(column: Column, *, plain: bool) -> None:
+    whole = stored(column)
+    length = int.from_bytes(whole[12:16], "little")
+    header = json.loads(bytes(whole[24 : 24 + length]))
+    assert (header["segments"][0][3] is None) == plain
 
 
 VALUES = {

@@ -5,32 +5,29 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any, cast
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from pystachio.errors import Unauthorized
 from pystachio.operators.chunks.cache import FILE_SECONDS, USUAL_RATE, is_worth_storing
+from pystachio.operators.chunks.header import VERSION
 from pystachio.operators.chunks.place import ChunkPlace
 from pystachio.operators.chunks.store import ChunkStore
-from pystachio.operators.table import ParquetFile
+from pystachio.operators.table import FileVersion, ParquetField, ParquetFile
 
 SIZE = 4096
 MINUTE = 60 * 10**9
 START = 1_000_000 * MINUTE
 
 
-class File(SimpleNamespace):
-    """As much of a Parquet file as a name needs."""
-
-    __hash__ = object.__hash__
-
-
 def parquet(path: str = "/data/t.parquet", size: int = 77, mtime_ns: int = 5, footer: bytes = b"footer") -> ParquetFile:
-    fields = [SimpleNamespace(type=pa.int64())] * 100
-    return cast(ParquetFile, File(path=path, size=size, mtime_ns=mtime_ns, footer=footer, fields=fields))
+    """As much of a Parquet file as a name needs."""
+    fields = tuple(ParquetField(f"c{leaf}", pa.int64(), True, leaf) for leaf in range(100))
+    metadata = cast(pq.FileMetaData, None)
+    return ParquetFile(FileVersion(path, size, mtime_ns), metadata, footer, 0, "", fields, ())
 
 
 FILE = parquet()
@@ -259,7 +256,7 @@ def test_a_corrupt_chunk_is_removed_and_counted(store: Store) -> None:
 
 def test_a_folder_of_others_is_refused_and_a_wide_open_one_closed(tmp_path: Path) -> None:
     Store(tmp_path).put(1)
-    root = tmp_path / "chunks-1"
+    root = tmp_path / f"chunks-{VERSION}"
     root.chmod(0o777)
     Store(tmp_path).look(FILE)
     assert root.stat().st_mode & 0o777 == 0o700
@@ -271,6 +268,23 @@ def test_a_folder_of_others_is_refused_and_a_wide_open_one_closed(tmp_path: Path
     with pytest.raises(Unauthorized):
         store.put(2)
     assert store.find(place(1)) is None
+
+
+def test_what_older_releases_stored_is_removed(tmp_path: Path) -> None:
+    """And nothing else, however alike its name."""
+    others = ("chunks-0", "chunks-x", f"chunks-{VERSION + 1}", "other-1", f"chunks-{VERSION - 1}/mine")
+    for name in (f"chunks-{VERSION - 1}/version", *others):
+        (tmp_path / name).mkdir(parents=True)
+        (tmp_path / name / "1-a.chunk").write_bytes(b"content")
+    (tmp_path / f"chunks-{VERSION - 1}/mine/data").write_bytes(b"mine")
+    Store(tmp_path).put(1)
+    for name in others[:-1]:
+        assert (tmp_path / name / "1-a.chunk").exists()
+    assert [path.name for path in (tmp_path / others[-1]).iterdir()] == ["data"]
+    assert not (tmp_path / f"chunks-{VERSION - 1}/version").exists()
+    (tmp_path / f"chunks-{VERSION - 1}/mine/data").unlink()
+    Store(tmp_path).put(2)
+    assert not (tmp_path / f"chunks-{VERSION - 1}").exists()
 
 
 def test_what_is_worth_storing() -> None:

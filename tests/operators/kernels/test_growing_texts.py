@@ -72,3 +72,27 @@ def test_states_of_one_dictionary_share_their_codes() -> None:
     other = DictionaryColumn(pa.string(), states[0].codes, Dictionary(texts(["e", "z"])))
     mixed = concat([states[0], other, states[2]])
     assert column_to_arrow(mixed).to_pylist() == ["a", "b", "e", "z", "d", "e"]
+
+
+@pytest.mark.parametrize("compiled", [True, False])
+def test_strings_that_are_distinct_are_taken_as_they_come(compiled: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And are found from then on, as others are."""
+    if not compiled:
+        monkeypatch.setattr(native, "library", lambda *_: None)
+    first = texts(["b", "", "äh", "c"])
+    growing = GrowingTexts(pa.string())
+    numbers = growing.add(first, most_values=10, most_bytes=100, are_distinct=True)
+    assert numbers is not None
+    assert numbers.tolist() == [0, 1, 2, 3]
+    assert column_to_arrow(growing.values).to_pylist() == ["b", "", "äh", "c"]
+    taken = growing.values
+    for added, expected in ((["c", "x", "b"], [3, 4, 0]), (["x", "y", ""], [4, 5, 1])):
+        numbers = growing.add(texts(added), most_values=10, most_bytes=100, are_distinct=True)
+        assert numbers is not None
+        assert numbers.tolist() == expected
+    assert column_to_arrow(growing.values).to_pylist() == ["b", "", "äh", "c", "x", "y"]
+    assert column_to_arrow(taken).to_pylist() == ["b", "", "äh", "c"]
+    assert column_to_arrow(first).to_pylist() == ["b", "", "äh", "c"]
+    for most_values, most_bytes in ((3, 100), (4, 4)):
+        small = GrowingTexts(pa.string())
+        assert small.add(first, most_values=most_values, most_bytes=most_bytes, are_distinct=True) is None

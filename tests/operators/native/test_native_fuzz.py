@@ -70,3 +70,15 @@ def test_mutated_footers_do_no_harm(tmp_path: Path, mutations: int, random_seed:
     )
     assert ended.returncode == 0, ended.stderr[:4000]
     assert mutations // 20 < int(ended.stdout) < mutations
+
+
+@pytest.mark.parametrize(
+    ("mutations", "random_seed"),
+    [(3000, 1), pytest.param(200_000, 2, marks=[pytest.mark.slow, pytest.mark.timeout(600)])],
+)
+def test_mutated_segments_do_no_harm(tmp_path: Path, mutations: int, random_seed: int) -> None:
+    sources = [SOURCES / f"{name}.c" for name in ("segments", "packing", "checksum", "bounds", "wide")]
+    program = built("fuzz_segments", sources, tmp_path)
+    ended = subprocess.run([program, str(mutations), str(random_seed)], capture_output=True, text=True)
+    assert ended.returncode == 0, ended.stderr[:4000]
+    assert mutations // 20 < int(ended.stdout) < mutations

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from pystachio.compiled import CompiledLibrary, load_library
 
-INTERFACE_VERSION = 1
+INTERFACE_VERSION = 2
 _NAME = "_disk"
 
 ABANDONED = -1
@@ -45,10 +45,12 @@ def _declare(library: ctypes.CDLL) -> None:
         ("open", (width, width, width), pointer),
         ("close", (pointer,), None),
         ("file", (ctypes.c_char_p, width), pointer),
+        ("series", (ctypes.c_char_p, pointer, width, width), pointer),
         ("close_file", (pointer, pointer), None),
         ("start", (pointer, pointer, number, number, pointer, number, number, width), width),
         ("abandon", (pointer, number), None),
         ("ended", (pointer, pointer, number), number),
+        ("list", (ctypes.c_char_p, pointer, number), number),
     ):
         function = getattr(library, f"pystachio_disk_{name}")
         function.argtypes = arguments

@@ -24,10 +24,17 @@
 #define CACHESTAT 451
 
 struct ps_file {
-    pthread_mutex_t lock; /* over the descriptors */
+    pthread_mutex_t lock; /* over the descriptors and the users */
     int32_t direct;       /* what was asked for, and the file system has not refused */
     int buffered_descriptor;
     int direct_descriptor;
+    int32_t users; /* of a file of a series: how many read it now, and whether it is closed when nobody does */
+    int32_t closes_early;
+    int32_t count; /* of the files of a series, which has no descriptor of its own */
+    struct part {
+        ps_file *file;
+        int64_t length;
+    } *parts;
     char path[];
 };
 
@@ -127,7 +134,7 @@ static int is_mostly_cached(int descriptor, int64_t offset, int64_t length) {
     return 2 * (int64_t)pages.cached * sysconf(_SC_PAGESIZE) >= length;
 }
 
-static void move(const job *chunk, int32_t writes, ps_end *end) {
+static void move_in_file(const job *chunk, int32_t writes, ps_end *end) {
     ps_file *file = chunk->file;
     int32_t way = end->way;
     int64_t wanted = writes ? chunk->length : chunk->required;
@@ -167,9 +174,88 @@ static void move(const job *chunk, int32_t writes, ps_end *end) {
     }
 }
 
-static void close_file(ps_file *file) {
+static void close_descriptors(ps_file *file) {
     if (file->buffered_descriptor >= 0) close(file->buffered_descriptor);
     if (file->direct_descriptor >= 0) close(file->direct_descriptor);
+    file->buffered_descriptor = file->direct_descriptor = -1;
+}
+
+/* In a file of a series. Once it was read to its end it is closed whenever nobody reads it: no thread needs to be woken
+ * for that later. It is opened again in the rare case that more of it is read. */
+static void move_in_part(const job *piece, int32_t writes, ps_end *end, int is_last) {
+    ps_file *file = piece->file;
+    pthread_mutex_lock(&file->lock);
+    file->users++;
+    file->closes_early |= is_last;
+    pthread_mutex_unlock(&file->lock);
+    move_in_file(piece, writes, end);
+    pthread_mutex_lock(&file->lock);
+    if (--file->users == 0 && file->closes_early) close_descriptors(file);
+    pthread_mutex_unlock(&file->lock);
+}
+
+/* The next piece of the chunk behind `done` bytes of it: what is in one file of the series, from the `part`th on, which
+ * begins at `start` of the series. 0 when there is none. */
+static int next_piece(const job *chunk, int64_t done, int32_t *part, int64_t *start, job *piece) {
+    const ps_file *series = chunk->file;
+    for (; *part < series->count && done < chunk->length; (*part)++) {
+        int64_t offset = chunk->offset + done - *start, left = series->parts[*part].length - offset;
+        if (left > 0) {
+            int64_t length = left < chunk->length - done ? left : chunk->length - done;
+            int64_t required = chunk->required - done;
+            if (required < 0) required = 0;
+            *piece = (job){.file = series->parts[*part].file, .bytes = chunk->bytes + done, .offset = offset};
+            piece->length = length;
+            piece->required = required < length ? required : length;
+            return 1;
+        }
+        *start += series->parts[*part].length;
+    }
+    return 0;
+}
+
+/* One way for all of the chunk: by the page cache if much of any file is there. */
+static int32_t way_of_series(const job *chunk, int32_t writes) {
+    int64_t start = 0, done = 0;
+    int32_t part = 0;
+    for (job piece; next_piece(chunk, done, &part, &start, &piece); done += piece.length) {
+        int32_t way = PS_DIRECT;
+        int descriptor = is_aligned(piece.offset, piece.length) ? descriptor_of(piece.file, writes, &way) : -1;
+        if (descriptor < 0 || way != PS_DIRECT || is_mostly_cached(descriptor, piece.offset, piece.length))
+            return PS_BUFFERED;
+    }
+    return PS_DIRECT;
+}
+
+/* What of the chunk is in each file of the series. */
+static void move_in_series(const job *chunk, int32_t writes, ps_end *end) {
+    int64_t start = 0, done = 0;
+    int32_t part = 0, way = end->way == PS_SPARING ? way_of_series(chunk, writes) : end->way;
+    end->transferred = 0;
+    end->error = 0;
+    end->way = way;
+    for (job piece; next_piece(chunk, done, &part, &start, &piece); done += piece.length) {
+        int64_t left = chunk->file->parts[part].length - piece.offset;
+        ps_end found = {.way = way};
+        move_in_part(&piece, writes, &found, piece.length == left);
+        end->transferred += found.transferred;
+        if (found.way == PS_BUFFERED) end->way = PS_BUFFERED;
+        end->error = found.error;
+        if (found.error || found.transferred < piece.length) return;
+    }
+}
+
+static void move(const job *chunk, int32_t writes, ps_end *end) {
+    if (chunk->file->parts)
+        move_in_series(chunk, writes, end);
+    else
+        move_in_file(chunk, writes, end);
+}
+
+static void close_file(ps_file *file) {
+    for (int32_t i = 0; i < file->count; i++) close_file(file->parts[i].file);
+    free(file->parts);
+    close_descriptors(file);
     pthread_mutex_destroy(&file->lock);
     free(file);
 }
@@ -342,13 +428,37 @@ ps_file *pystachio_disk_file(const char *path, int32_t direct) {
     pthread_mutex_init(&file->lock, NULL);
     file->direct = direct;
     file->buffered_descriptor = file->direct_descriptor = -1;
+    file->users = file->closes_early = file->count = 0;
+    file->parts = NULL;
     return file;
+}
+
+ps_file *pystachio_disk_series(const char *paths, const int64_t *lengths, int32_t count, int32_t direct) {
+    ps_file *series = pystachio_disk_file("", direct);
+    if (!series) return NULL;
+    series->parts = calloc((size_t)count, sizeof *series->parts);
+    for (int32_t i = 0; series->parts && i < count; i++) {
+        ps_file *file = pystachio_disk_file(paths, direct);
+        if (!file) break;
+        series->parts[series->count++] = (struct part){file, lengths[i]};
+        paths += strlen(paths) + 1;
+    }
+    if (series->parts && series->count == count) return series;
+    close_file(series);
+    return NULL;
+}
+
+/* Whether it, or a file of the series, has a descriptor. */
+static int is_open(const ps_file *file) {
+    if (file->buffered_descriptor >= 0 || file->direct_descriptor >= 0) return 1;
+    for (int32_t i = 0; i < file->count; i++)
+        if (is_open(file->parts[i].file)) return 1;
+    return 0;
 }
 
 void pystachio_disk_close_file(ps_disk *disk, ps_file *file) {
     job *one = NULL;
-    int is_open = file->buffered_descriptor >= 0 || file->direct_descriptor >= 0;
-    if (disk && is_open) one = calloc(1, sizeof *one);
+    if (disk && is_open(file)) one = calloc(1, sizeof *one);
     if (!one) {
         close_file(file);
         return;

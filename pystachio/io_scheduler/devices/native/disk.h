@@ -12,7 +12,7 @@
 #define PS_EXPORT __attribute__((visibility("default")))
 
 /* Changes with every change of a structure or function below; the loader refuses any other version. */
-#define PS_DISK_INTERFACE_VERSION 1
+#define PS_DISK_INTERFACE_VERSION 2
 
 /* What is asked of a chunk, and what became of it (ps_end.way). */
 enum {
@@ -32,7 +32,7 @@ typedef struct {
     int64_t transferred; /* bytes, also before an error */
     double seconds;      /* from the start of the work, the file's opening included */
     int32_t error;       /* errno, PS_ABANDONED, or 0; a file that ended early is no error here */
-    int32_t way;         /* PS_BUFFERED or PS_DIRECT */
+    int32_t way;         /* PS_BUFFERED or PS_DIRECT; of several files, PS_DIRECT only if all were read so */
 } ps_end;
 
 PS_EXPORT int32_t pystachio_disk_interface_version(void);
@@ -46,6 +46,10 @@ PS_EXPORT void pystachio_disk_close(ps_disk *disk);
 
 /* A file that is opened with its first chunk; NULL without memory. */
 PS_EXPORT ps_file *pystachio_disk_file(const char *path, int32_t direct);
+
+/* The first `lengths[i]` bytes of each of `count` files, one after the other, to be read as if they were one; NULL
+ * without memory. `paths` follow upon each other, each with its zero byte. */
+PS_EXPORT ps_file *pystachio_disk_series(const char *paths, const int64_t *lengths, int32_t count, int32_t direct);
 
 /* No chunk of the file is under way. A thread closes its descriptors, since that can wait for a server; the caller does
  * when `disk` is NULL, as it is closed. */
@@ -61,5 +65,10 @@ PS_EXPORT void pystachio_disk_abandon(ps_disk *disk, int64_t number);
 
 /* Take up to `most` ends; how many. */
 PS_EXPORT int64_t pystachio_disk_ended(ps_disk *disk, ps_end *ends, int64_t most);
+
+/* What is in a folder: of each file that is no link its size, the time of its change in nanoseconds and its name, as
+ * text with spaces between, each with a zero byte behind it. What has gone meanwhile is left out. The bytes that this
+ * takes, of which as many whole files as go into `room` are in `out`; -errno when the folder cannot be read. */
+PS_EXPORT int64_t pystachio_disk_list(const char *folder, char *out, int64_t room);
 
 #endif

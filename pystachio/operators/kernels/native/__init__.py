@@ -14,7 +14,7 @@ from pathlib import Path
 
 from pystachio.compiled import CompiledLibrary, load_library
 
-INTERFACE_VERSION = 30
+INTERFACE_VERSION = 31
 _NAME = "_native"
 
 FEW_ROWS = 1 << 12
@@ -124,6 +124,23 @@ class Strings(ctypes.Structure):
     )
 
 
+class Segment(ctypes.Structure):
+    """A part of a file that is read back (segments.h)."""
+
+    _fields_ = (
+        ("bytes", ctypes.c_void_p),
+        ("nbytes", ctypes.c_int64),
+        ("values", ctypes.c_void_p),
+        ("rows", ctypes.c_int64),
+        ("divisor", ctypes.c_uint64),
+        ("checksum", ctypes.c_uint64),
+        ("low", ctypes.c_int64),
+        ("high", ctypes.c_int64),
+        ("width", ctypes.c_int32),
+        ("status", ctypes.c_int32),
+    )
+
+
 @cache
 def load() -> CompiledLibrary:
     """The library from this folder, loaded once per process."""
@@ -224,7 +241,6 @@ def _declare_arrays(loaded: ctypes.CDLL) -> None:
         "scatter": (pointer, width, pointer, number, pointer, width, pointer),
         "group_extremes": (pointer, width, pointer, width, number, width, pointer),
         "value_range": (pointer, width, number, pointer),
-        "checksum_and_range": (pointer, width, number, pointer, pointer),
         "hash_views": (pointer, number, pointer),
         "copy_views": (pointer, number, pointer, pointer),
         "same_views": (pointer, pointer, number, pointer, width),
@@ -242,8 +258,13 @@ def _declare_arrays(loaded: ctypes.CDLL) -> None:
         "check_chunks": (pointer, number, pointer, number, pointer, pointer, pointer),
         "coded_rows": (pointer, width, number, pointer, number, pointer, number),
         "pairs": (pointer, pointer, number, pointer, number, number, pointer, pointer, pointer),
+        "pack": (pointer, width, number, pointer, ctypes.c_uint64, pointer, number),
     }
     for name, types in (arguments | counting).items():
         function = getattr(loaded, f"pystachio_{name}")
         function.argtypes = types
         function.restype = number if name in counting else width
+    loaded.pystachio_read_segments.argtypes = (pointer, number)
+    loaded.pystachio_read_segments.restype = None
+    loaded.pystachio_common_divisor.argtypes = (pointer, width, number, pointer)
+    loaded.pystachio_common_divisor.restype = ctypes.c_uint64

@@ -13,7 +13,6 @@
 #define SECRET_STEP 8
 #define STRIPES_PER_BLOCK ((SECRET_BYTES - STRIPE_BYTES) / SECRET_STEP)
 #define BLOCK_BYTES (STRIPES_PER_BLOCK * STRIPE_BYTES)
-#define SHORT_BYTES 240
 
 /* Read twice while it is in the first-level cache. */
 #define PIECE_BYTES (16 * BLOCK_BYTES)
@@ -119,22 +118,19 @@ static uint64_t end(const uint64_t sums[LANES], int64_t nbytes) {
     return value ^ (value >> 32);
 }
 
-static void widen(int64_t ends[2], const uint8_t *values, int32_t width, int64_t rows) {
+static void widen(int64_t ends[2], const uint8_t *values, int32_t width, int64_t nbytes) {
     int64_t found[2];
-    pystachio_value_range(values, width, rows, found);
+    if (width == 0 || nbytes == 0) return;
+    pystachio_value_range(values, width, nbytes / width, found);
     if (found[0] < ends[0]) ends[0] = found[0];
     if (found[1] > ends[1]) ends[1] = found[1];
 }
 
-int32_t pystachio_checksum_and_range(const void *values, int32_t width, int64_t rows, int64_t ends[2],
-                                     uint64_t *checksum) {
-    const uint8_t *bytes = values;
-    int64_t nbytes = rows * width, done = 0;
-    if ((width != 1 && width != 2 && width != 4 && width != 8) || nbytes <= SHORT_BYTES) return PS_NOT_HANDLED;
+uint64_t ps_checksum(const uint8_t *bytes, int64_t nbytes, int32_t width, int64_t ends[2]) {
     uint64_t sums[LANES] = {PRIME32_3, PRIME64_1, PRIME64_2, PRIME64_3, PRIME64_4, PRIME32_2, PRIME64_5, PRIME32_1};
+    int64_t done = 0, in_blocks = (nbytes - 1) / BLOCK_BYTES * BLOCK_BYTES;
     ends[0] = INT64_MAX;
     ends[1] = INT64_MIN;
-    int64_t in_blocks = (nbytes - 1) / BLOCK_BYTES * BLOCK_BYTES;
     while (done < in_blocks) {
         int64_t piece = in_blocks - done < PIECE_BYTES ? in_blocks - done : PIECE_BYTES;
 #if PS_HAS_WIDE
@@ -143,12 +139,11 @@ int32_t pystachio_checksum_and_range(const void *values, int32_t width, int64_t 
         else
 #endif
             add_blocks(sums, bytes + done, piece / BLOCK_BYTES);
-        widen(ends, bytes + done, width, piece / width);
+        widen(ends, bytes + done, width, piece);
         done += piece;
     }
     add_stripes(sums, bytes + done, secret, (nbytes - 1 - done) / STRIPE_BYTES);
     add_stripes(sums, bytes + nbytes - STRIPE_BYTES, secret + SECRET_BYTES - STRIPE_BYTES - 7, 1);
-    widen(ends, bytes + done, width, (nbytes - done) / width);
-    *checksum = end(sums, nbytes);
-    return PS_OK;
+    widen(ends, bytes + done, width, nbytes - done);
+    return end(sums, nbytes);
 }

@@ -2,12 +2,14 @@
 #ifndef PYSTACHIO_CHECKSUM_H
 #define PYSTACHIO_CHECKSUM_H
 
-#include "decode.h"
+#include <stdint.h>
 
-/* The XXH3 (64 bits, no seed) of `rows` signed integers of `width` bytes, and in `ends` the lowest and the highest of
- * them, in one pass over memory. PS_NOT_HANDLED for another width, and for 240 bytes or less, which XXH3 takes
- * otherwise. https://github.com/Cyan4973/xxHash/blob/dev/doc/xxhash_spec.md */
-PS_EXPORT int32_t pystachio_checksum_and_range(const void *values, int32_t width, int64_t rows, int64_t ends[2],
-                                               uint64_t *checksum);
+/* What XXH3 takes otherwise than here. */
+#define PS_SHORT_BYTES 240
+
+/* The XXH3 (64 bits, no seed) of more than PS_SHORT_BYTES bytes. They are signed integers of `width` bytes, and the
+ * lowest and the highest of them in `ends`, in one pass over memory; or, with `width` 0, anything.
+ * https://github.com/Cyan4973/xxHash/blob/dev/doc/xxhash_spec.md */
+uint64_t ps_checksum(const uint8_t *bytes, int64_t nbytes, int32_t width, int64_t ends[2]);
 
 #endif
