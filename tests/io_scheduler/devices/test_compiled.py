@@ -34,6 +34,7 @@ from pystachio.io_scheduler.devices.posix import PosixDevice
 
 CONTENT = os.urandom(300_000)
 COMPILED = native.load()
+SLOW = "/dev/urandom"  # the kernel works out what is read: 100 MB take it longer than a thread waits for a core
 
 pytestmark = pytest.mark.skipif(COMPILED.library is None, reason=COMPILED.problem)
 
@@ -194,8 +195,8 @@ async def test_many_chunks_of_many_files_side_by_side(make: Make, tmp_path: Path
 async def test_chunks_that_are_given_up_before_they_began_are_not_read(path: str) -> None:
     device = CompiledDevice(COMPILED, asyncio.get_running_loop(), threads=1)
     file = device.open(path)
-    zeros, buffer = device.open("/dev/zero"), memory(300_000)
-    _, busy = begun(device, zeros, 0, memory(128 << 20))
+    endless, buffer = device.open(SLOW), memory(300_000)
+    _, busy = begun(device, endless, 0, memory(96 << 20))
     chunks = [begun(device, file, 0, buffer) for _ in range(20)]
     for request, _ in chunks[10:]:
         device.abandon(request)
@@ -205,7 +206,7 @@ async def test_chunks_that_are_given_up_before_they_began_are_not_read(path: str
     assert given_up
     assert all(end in given_up or end.transferred == 300_000 for end in ends[10:])
     assert (await busy).error is None
-    zeros.close()
+    endless.close()
     request = chunks[0][0]
     request.abandoned = True
     late: asyncio.Future[ChunkEnd] = asyncio.get_running_loop().create_future()
@@ -227,26 +228,26 @@ async def test_files_and_memory_of_others_are_refused(path: str) -> None:
 
 async def test_a_chunk_does_not_wait_for_one_that_takes_long(make: Make, path: str) -> None:
     device = make()
-    zeros, file = device.open("/dev/zero"), device.open(path)
-    _, slow = begun(device, zeros, 0, memory(512 << 20))
+    endless, file = device.open(SLOW), device.open(path)
+    _, slow = begun(device, endless, 0, memory(128 << 20))
     await asyncio.sleep(0.005)
     for _ in range(3):
         assert (await asyncio.wait_for(begun(device, file, 0, memory(100))[1], 30)).transferred == 100
     assert not slow.done()
     assert (await slow).error is None
-    zeros.close()
+    endless.close()
     file.close()
 
 
 async def test_chunks_do_not_wait_for_others_that_take_long_while_there_may_be_more_threads(path: str) -> None:
     """However they come: a burst, whose threads start one another, or one by one."""
-    shared = memory(512 << 20)
+    shared = memory(96 << 20)
     for pause in (None, 0.0, 0.0005):
         device = CompiledDevice(COMPILED, asyncio.get_running_loop(), threads=4)
-        zeros, file = device.open("/dev/zero"), device.open(path)
+        endless, file = device.open(SLOW), device.open(path)
         slow = []
         for _ in range(3):
-            slow.append(begun(device, zeros, 0, shared)[1])
+            slow.append(begun(device, endless, 0, shared)[1])
             if pause is not None:
                 await asyncio.sleep(pause)
         quick = [begun(device, file, 0, memory(100))[1] for _ in range(5)]
@@ -254,7 +255,7 @@ async def test_chunks_do_not_wait_for_others_that_take_long_while_there_may_be_m
             assert (await asyncio.wait_for(ended, 30)).transferred == 100
         assert not all(ended.done() for ended in slow)
         await asyncio.gather(*slow)
-        zeros.close()
+        endless.close()
         file.close()
         device.close()
 
@@ -264,7 +265,7 @@ def test_memory_is_not_used_anew_under_a_read_that_outlives_its_loop() -> None:
 
     async def begin() -> None:
         device = CompiledDevice(COMPILED, asyncio.get_running_loop())
-        device.start(ChunkRequest(device.open("/dev/zero"), 0, pool.acquire(256 << 20), 256 << 20), lambda end: None)
+        device.start(ChunkRequest(device.open(SLOW), 0, pool.acquire(96 << 20), 96 << 20), lambda end: None)
 
     asyncio.run(begin())
     gc.collect()
