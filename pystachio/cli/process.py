@@ -7,6 +7,7 @@ import os
 import signal
 import sys
 import threading
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from importlib.abc import MetaPathFinder
@@ -20,7 +21,7 @@ GRACE_SECONDS = 0.4
 """From Ctrl-C to the end of the process, whatever its threads are doing."""
 
 _AGAIN_SECONDS = 0.01
-"""Until an interrupt that Python has dropped is raised again."""
+"""Until an interrupt that was not heard is raised again."""
 
 
 def start_quickly() -> None:
@@ -79,44 +80,63 @@ def end_now(code: int) -> NoReturn:
 
 @contextmanager
 def interruptible(within: float = GRACE_SECONDS) -> Iterator[None]:
-    """In the block, Ctrl-C and SIGTERM raise KeyboardInterrupt, and end the process at the latest `within` s later."""
+    """In the block, Ctrl-C and SIGTERM raise KeyboardInterrupt, and end the process at the latest `within` s later.
+
+    Python may lose both. A signal that comes between its last look for one and the call that waits, for a lock or for a
+    result, does not end that call, which may then wait for ever; and an exception that is raised in a finalizer or the
+    callback of a weak reference (imports have one) is dropped. A thread, which the signal wakes whatever the main one
+    does, raises it again until it was heard.
+    """
+    is_raised = is_over = False
+    raising = threading.Lock()
+    came, tell = os.pipe()
+    os.set_blocking(tell, False)
 
     def interrupted(number: int, frame: FrameType | None) -> None:
-        deadline = threading.Timer(within, os._exit, (ExitCode.INTERRUPTED,))
-        deadline.daemon = True
-        deadline.start()
-        _interrupted_once(number, frame)
+        nonlocal is_raised
+        if is_raised:
+            return
+        is_raised = True
+        # A loop in the main thread has its own way to be woken: the thread has heard nothing then.
+        with suppress(BlockingIOError):
+            os.write(tell, bytes(1))
+        raise KeyboardInterrupt
 
     def dropped(unraisable: sys.UnraisableHookArgs) -> None:
-        if unraisable.exc_type is not KeyboardInterrupt:
+        nonlocal is_raised
+        if unraisable.exc_type is KeyboardInterrupt:
+            is_raised = False
+        else:
             report(unraisable)
-            return
-        # Raised in a finalizer or the callback of a weak reference (imports have one), where Python goes on without
-        # it. Once more, when that has returned: by another thread, as nothing in this one says when that is.
-        signal.signal(signal.SIGINT, _interrupted_once)
-        main = threading.main_thread().ident
-        again.append(threading.Timer(_AGAIN_SECONDS, signal.pthread_kill, (main, signal.SIGINT)))
-        again[-1].daemon = True
-        again[-1].start()
 
-    again: list[threading.Timer] = []
+    def watch() -> None:
+        if os.read(came, 1):
+            deadline = time.monotonic() + within
+            while not is_over and (left := deadline - time.monotonic()) > 0:
+                time.sleep(min(left, _AGAIN_SECONDS))
+                with raising:
+                    if not is_raised:
+                        signal.pthread_kill(main, signal.SIGINT)
+            if not is_over:
+                os._exit(ExitCode.INTERRUPTED)
+        os.close(came)
+
+    main = threading.get_ident()
+    watcher = threading.Thread(target=watch, name="pystachio-interrupt", daemon=True)
+    watcher.start()
     report, sys.unraisablehook = sys.unraisablehook, dropped
+    woken_before = signal.set_wakeup_fd(tell, warn_on_full_buffer=False)
     before = {number: signal.signal(number, interrupted) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
         yield
     finally:
-        if again:
-            # The block was quicker: what it was to do is done.
-            signal.signal(signal.SIGINT, signal.SIG_IGN)
-            for timer in again:
-                timer.cancel()
-                timer.join()
+        # One that was not heard by now is too late: what the block was to do is done.
+        with raising:
+            is_over, is_raised = not is_raised, True
+        signal.set_wakeup_fd(woken_before)
         for number, handler in before.items():
             signal.signal(number, handler)
         sys.unraisablehook = report
-
-
-def _interrupted_once(number: int, frame: FrameType | None) -> NoReturn:
-    """Handles a signal: raise KeyboardInterrupt, and hear the signal no more, so that nothing disturbs the end."""
-    signal.signal(number, signal.SIG_IGN)
-    raise KeyboardInterrupt
+        os.close(tell)
+        if is_over:
+            watcher.join()

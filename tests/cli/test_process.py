@@ -69,6 +69,32 @@ except KeyboardInterrupt:
     assert (done.stdout, done.stderr) == (f"{expected}\n", "")
 
 
+@pytest.mark.parametrize("seconds", [20, 0])
+def test_an_interrupt_that_a_waiting_call_has_missed_is_raised_again(seconds: float) -> None:
+    """As if it had come just before the call: Python knows of it, and nothing ends the call."""
+    program = f"""
+import signal, threading, time
+from pystachio.cli.process import interruptible
+
+waited_for = threading.Lock()
+waited_for.acquire()
+try:
+    with interruptible(within=30):
+        heard = signal.signal(signal.SIGINT, lambda number, frame: None)
+        signal.raise_signal(signal.SIGINT)
+        signal.signal(signal.SIGINT, heard)
+        waited_for.acquire(timeout={seconds})
+    time.sleep(0.1)
+    print("ended", [thread.name for thread in threading.enumerate()])
+except KeyboardInterrupt:
+    print("interrupted")
+"""
+    command = [sys.executable, "-c", program]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
+    expected = "interrupted" if seconds else "ended ['MainThread']"
+    assert (done.stdout, done.stderr) == (f"{expected}\n", "")
+
+
 def wait_until(condition, process: subprocess.Popen[str]) -> None:
     """Other processes tell nobody: here is the one place that has to look again and again."""
     pause = threading.Event()
