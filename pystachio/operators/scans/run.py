@@ -136,7 +136,7 @@ class ScanRun:
             reservation = await self._reserve(nbytes + unit.decoded_bytes(cold), Tier.HOST)
             first = [position for position in self._reader.first if position in cold]
             fetched = group.create_task(self._read(unit, first if split else cold, stored))
-            spread = self._spreads(index, unit)
+            spread = len(stored) < len(cold) and self._spreads(index, unit)
             self._ready.put(_Fetch(unit, hot, stored, split, spread, nbytes, reservation, fetched))
         self._ready.close()
         if bytes_from_memory:
@@ -177,7 +177,7 @@ class ScanRun:
         return not can_fuse(self._ctx) or self._dead > _OFTEN_DEAD * self._finished
 
     def _spreads(self, index: int, unit: Unit) -> bool:
-        """Whether this unit would leave workers idle, and is worth the hops."""
+        """Whether this unit, of which something is to be decoded, would leave workers idle, and is worth the hops."""
         whole = len(self._units) - len(self._units) % self._ctx.settings.workers
         return index >= whole and unit.rows >= 2 * self._ctx.settings.batch_rows
 
