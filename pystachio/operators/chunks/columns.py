@@ -60,7 +60,8 @@ class ChunkColumns:
             return {}
         async with self._looking:
             if unit.file not in self._seen:
-                await ctx.stream.run(self.cache.look, unit.file)
+                if not self.cache.store.is_known(unit.file):
+                    await ctx.stream.run(self.cache.look, unit.file)
                 self._seen.add(unit.file)
         found = {position: self._find(unit, position) for position in positions}
         return {position: chunk for position, chunk in found.items() if chunk is not None}

@@ -39,6 +39,9 @@ UNFINISHED = ".unfinished"
 _UNFINISHED_SECONDS = 3600
 """So old is what a crashed writer left: no write takes an hour."""
 _TOUCH_SECONDS = 60
+_LOOK_SECONDS = 1
+"""So long nobody looks again what others have stored or removed: of the one, a scan decodes once more what is there, of
+the other it decodes what is gone."""
 _SWEEPS_PER_BUDGET = 16
 _KEPT_SHARE = 0.9
 """Of the budget, after a sweep that had to make room: the next one is then some time away."""
@@ -72,6 +75,7 @@ class _Listing:
     """The chunks of one file version, sizes and times of use by name, as of `changed_ns` of their folder."""
 
     changed_ns: int
+    looked_ns: int
     chunks: dict[str, tuple[int, int]] = field(default_factory=dict)
 
 
@@ -116,23 +120,29 @@ class ChunkStore:
 
     def look(self, file: ParquetFile) -> None:
         """See which chunks of the file version are there. Raises Unauthorized as `prepare` does."""
-        folder = self.names.folder(file)
+        folder, now = self.names.folder(file), self.clock_ns()
         try:
             changed_ns = os.stat(folder).st_mtime_ns
             known = self._listings.get(folder)
             if known is not None and known.changed_ns == changed_ns:
+                known.looked_ns = now
                 return
             self.require_own()
-            listing = _Listing(changed_ns)
+            listing = _Listing(changed_ns, now)
             for name, nbytes, used_ns in list_files(folder):
                 if name.endswith(SUFFIX):
                     listing.chunks[name] = nbytes, used_ns
         except OSError:
-            listing = _Listing(-1)
+            listing = _Listing(-1, now)
         with self._lock:
             if len(self._listings) >= _MOST_REMEMBERED:
                 self._listings.clear()
             self._listings[folder] = listing
+
+    def is_known(self, file: ParquetFile) -> bool:
+        """Whether somebody has looked a moment ago. Touches no disk."""
+        listing = self._listings.get(self.names.folder(file))
+        return listing is not None and 0 <= self.clock_ns() - listing.looked_ns < _LOOK_SECONDS * _SECOND
 
     def find(self, place: ChunkPlace) -> StoredChunk | None:
         """What `look` saw, and what was written since. Touches no disk."""
@@ -253,7 +263,7 @@ class ChunkStore:
     def _note(self, path: str, nbytes: int, used_ns: int) -> None:
         folder, name = os.path.split(path)
         with self._lock:
-            self._listings.setdefault(folder, _Listing(-1)).chunks[name] = nbytes, used_ns
+            self._listings.setdefault(folder, _Listing(-1, 0)).chunks[name] = nbytes, used_ns
 
     def _remove_older_formats(self) -> None:
         """Nobody counts their chunks, and nobody reads them but a process of an older release, which misses them. Of

@@ -117,6 +117,23 @@ def test_chunks_of_other_processes_are_seen(tmp_path: Path) -> None:
     assert second.find(place(2)) is None
 
 
+def test_a_look_holds_for_a_moment(store: Store) -> None:
+    assert not store.is_known(FILE)
+    store.look(FILE)  # there is no folder: that is known too
+    assert store.is_known(FILE)
+    store.now += 2 * 10**9
+    assert not store.is_known(FILE)
+    assert store.put(1)
+    assert not store.is_known(FILE), "what is known of the own chunks says nothing of others'"
+    for _ in range(2):  # the second time nothing has changed
+        store.now += 2 * 10**9
+        store.look(FILE)
+        assert store.is_known(FILE)
+        assert not store.is_known(parquet(footer=b"another"))
+    store.now -= MINUTE
+    assert not store.is_known(FILE), "a clock that was set back"
+
+
 def test_the_least_recently_used_goes_first(store: Store) -> None:
     store.put(*range(10))
     for column in (0, 2):
