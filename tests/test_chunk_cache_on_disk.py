@@ -29,6 +29,8 @@ from pystachio.operators.chunks import cache as chunk_cache
 from pystachio.operators.chunks.header import VERSION
 from pystachio.operators.chunks.store import ChunkStore
 from pystachio.operators.scans import run as scan_run
+from pystachio.operators.scans.rows import UnitRows
+from pystachio.operators.scans.units import Unit
 from pystachio.operators.table import ParquetFile
 
 ROWS = 60_000
@@ -304,6 +306,29 @@ def test_damaged_chunks_are_replaced_by_parquet(
         assert statistics.store.unusable == 18 or damage in (make_a_folder, forbid)
     if damage is flip_a_byte:
         assert cold(folder) == (expected, {"bytes from chunk cache": sum(p.stat().st_size for p in chunks(folder))})
+
+
+@pytest.mark.parametrize("sql", [QUERY, "select count(text) as n from t where id % 7 < 3", "select id, text from t "])
+@pytest.mark.parametrize("is_damaged", [False, True])
+def test_workers_share_the_unit_that_would_leave_one_idle(
+    folder: Path, sql: str, is_damaged: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shared: list[Unit] = []
+    share = scan_run.ScanRun._spread
+
+    async def seen(run: scan_run.ScanRun, rows: UnitRows, *more: Any) -> None:
+        shared.append(rows.unit)
+        await share(run, rows, *more)
+
+    warm(folder)
+    if is_damaged:
+        for path in chunks(folder)[::2]:
+            flip_a_byte(path)
+    monkeypatch.setattr(scan_run.ScanRun, "_spread", seen)
+    with connected(folder, batch_rows=GROUP // 4) as session:
+        found, _ = answer(session, sql)
+    assert sorted(map(repr, found)) == sorted(map(repr, oracle(folder, sql)))
+    assert [unit.groups for unit in shared] == [(2,)], "of three units, beside two workers"
 
 
 def test_chunks_that_belong_to_other_columns_are_not_taken(folder: Path) -> None:

@@ -325,7 +325,11 @@ class UnitRows:
     def decode_and_put_out(self, source: FetchedExtents) -> Iterator[ScanRows]:
         """All of the unit's rows, untested."""
         self.decode((*self.reader.first, *self.reader.rest), source)
-        yield ScanRows(self.reader, self.columns, Piece(0, self.unit.rows, None), is_tested=False, unit=self)
+        yield from self.put_out_untested(Piece(0, self.unit.rows, None))
+
+    def put_out_untested(self, piece: Piece) -> Iterator[ScanRows]:
+        """A piece's rows when all columns are decoded, of which none was tested."""
+        yield ScanRows(self.reader, self.columns, piece, is_tested=False, unit=self)
 
     def select_and_put_out(self, source: FetchedExtents) -> Iterator[ScanRows]:
         """The unit's rows that survive, unless all columns are there already."""

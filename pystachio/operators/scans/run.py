@@ -136,7 +136,7 @@ class ScanRun:
             reservation = await self._reserve(nbytes + unit.decoded_bytes(cold), Tier.HOST)
             first = [position for position in self._reader.first if position in cold]
             fetched = group.create_task(self._read(unit, first if split else cold, stored))
-            spread = len(stored) < len(cold) and self._spreads(index, unit)
+            spread = self._spreads(index, unit)
             self._ready.put(_Fetch(unit, hot, stored, split, spread, nbytes, reservation, fetched))
         self._ready.close()
         if bytes_from_memory:
@@ -177,7 +177,7 @@ class ScanRun:
         return not can_fuse(self._ctx) or self._dead > _OFTEN_DEAD * self._finished
 
     def _spreads(self, index: int, unit: Unit) -> bool:
-        """Whether this unit, of which something is to be decoded, would leave workers idle, and is worth the hops."""
+        """Whether this unit would leave workers idle, and is worth the hops."""
         whole = len(self._units) - len(self._units) % self._ctx.settings.workers
         return index >= whole and unit.rows >= 2 * self._ctx.settings.batch_rows
 
@@ -310,6 +310,11 @@ class ScanRun:
 
     async def _spread(self, rows: UnitRows, source: FetchedExtents, fetch: _Fetch) -> None:
         reader, run = self._reader, self._ctx.stream.run
+        if not fetch.split and not self._selects_first():
+            await self._decode_together(rows, reader.positions, source)
+            untested = [partial(rows.put_out_untested, piece) for piece in self._shares(rows.unit.rows)]
+            await _all([self._put_out(rows, produce, is_whole=False) for produce in untested])
+            return
         await self._decode_together(rows, reader.first, source)
         pieces = reader.pieces(rows.unit.rows)
         rows.keep(await _all([run(reader.select, rows.columns, *piece) for piece in pieces]))
@@ -319,15 +324,23 @@ class ScanRun:
             pieces_left = [partial(rows.put_out_piece, piece) for piece in rows.alive]
             await _all([self._put_out(rows, produce, is_whole=False) for produce in pieces_left])
 
+    def _shares(self, rows: int) -> list[Piece]:
+        """The rows in equal parts, one for each worker."""
+        workers = self._ctx.settings.workers
+        return [Piece(rows * share // workers, rows * (share + 1) // workers, None) for share in range(workers)]
+
     async def _decode_together(self, rows: UnitRows, positions: Sequence[int], source: FetchedExtents) -> None:
-        """Each column in a job of its own."""
+        """Each column that is encoded in a job of its own; stored ones, which take less, in one for each worker."""
         positions = rows.missing(positions)
-        parts = [UnitRows(self._reader, rows.unit) for _ in positions]
+        encoded = [(position,) for position in positions if position not in rows.stored]
+        stored = [position for position in positions if position in rows.stored]
+        workers = self._ctx.settings.workers
+        together = [*encoded, *filter(None, (tuple(stored[worker::workers]) for worker in range(workers)))]
+        parts = [UnitRows(self._reader, rows.unit) for _ in together]
         decoding = []
-        for part, position in zip(parts, positions, strict=True):
-            if position in rows.stored:
-                part.stored[position] = rows.stored.pop(position)
-            decode = partial(part.decode, (position,))
+        for part, group in zip(parts, together, strict=True):
+            part.stored.update((position, rows.stored.pop(position)) for position in group if position in rows.stored)
+            decode = partial(part.decode, group)
             decoding.append(self._with_source(part, source.reopened(), partial(self._run, decode)))
         await _all(decoding)
         for part in parts:
