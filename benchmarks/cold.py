@@ -42,12 +42,13 @@ def cold(folder: Path, queries: Mapping[str, str], repetitions: int) -> dict[str
     """Median seconds by engine and statement; all statements have run before, so that their files exist."""
     seconds: dict[str, dict[str, float]] = {name: {} for name in NAMES}
     read = dict.fromkeys(NAMES, 0)
-    os.sync()
     with ExitStack() as processes:
         contenders = {name: processes.enter_context(_contender(name, folder)) for name in NAMES}
         for contender in contenders.values():
             for sql in queries.values():
                 contender(sql)
+        # What is not on disk yet cannot be dropped.
+        os.sync()
         for query, sql in queries.items():
             runs: dict[str, list[ColdRun]] = {name: [] for name in NAMES}
             for _ in range(repetitions):
@@ -77,16 +78,22 @@ def _contender(name: str, folder: Path) -> Iterator[Callable[[str], ColdRun]]:
         def run(sql: str) -> ColdRun:
             statements.write(json.dumps(sql) + "\n")
             statements.flush()
-            return ColdRun(**json.loads(answers.readline()))
+            answer = answers.readline()
+            if not answer:
+                raise RuntimeError(f"the process of {name} ended at: {sql}")
+            return ColdRun(**json.loads(answer))
 
         yield run
 
 
 def main() -> None:
     name, folder = sys.argv[1], Path(sys.argv[2])
-    for line in sys.stdin:
-        sys.stdout.write(json.dumps(asdict(_run(name, folder, json.loads(line)))) + "\n")
-        sys.stdout.flush()
+    # What an engine prints is no answer.
+    with os.fdopen(os.dup(1), "w") as answers:
+        os.dup2(2, 1)
+        for line in sys.stdin:
+            answers.write(json.dumps(asdict(_run(name, folder, json.loads(line)))) + "\n")
+            answers.flush()
 
 
 def _run(name: str, folder: Path, sql: str) -> ColdRun:

@@ -13,13 +13,14 @@ from contextlib import contextmanager, suppress
 from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec
 from types import FrameType, ModuleType
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from pystachio.cli.failure import ExitCode
 
 GRACE_SECONDS = 0.4
 """From Ctrl-C to the end of the process, whatever its threads are doing."""
 
+_INTERRUPTS = (signal.SIGTERM, signal.SIGINT)
 _AGAIN_SECONDS = 0.01
 """Until an interrupt that was not heard is raised again."""
 
@@ -97,9 +98,9 @@ def interruptible(within: float = GRACE_SECONDS) -> Iterator[None]:
         if is_raised:
             return
         is_raised = True
-        # A loop in the main thread has its own way to be woken: the thread has heard nothing then.
+        # Python does that too, once it knows the pipe.
         with suppress(BlockingIOError):
-            os.write(tell, bytes(1))
+            os.write(tell, bytes([number]))
         raise KeyboardInterrupt
 
     def dropped(unraisable: sys.UnraisableHookArgs) -> None:
@@ -110,7 +111,9 @@ def interruptible(within: float = GRACE_SECONDS) -> Iterator[None]:
             report(unraisable)
 
     def watch() -> None:
-        if os.read(came, 1):
+        while (number := os.read(came, 1)) and number[0] not in _INTERRUPTS:
+            pass
+        if number:
             deadline = time.monotonic() + within
             while not is_over and (left := deadline - time.monotonic()) > 0:
                 time.sleep(min(left, _AGAIN_SECONDS))
@@ -123,20 +126,27 @@ def interruptible(within: float = GRACE_SECONDS) -> Iterator[None]:
 
     main = threading.get_ident()
     watcher = threading.Thread(target=watch, name="pystachio-interrupt", daemon=True)
-    watcher.start()
-    report, sys.unraisablehook = sys.unraisablehook, dropped
-    woken_before = signal.set_wakeup_fd(tell, warn_on_full_buffer=False)
-    before = {number: signal.signal(number, interrupted) for number in (signal.SIGINT, signal.SIGTERM)}
+    report, woken_before = sys.unraisablehook, None
+    before: dict[int, Any] = {}
     try:
+        for each in _INTERRUPTS:
+            before[each] = signal.signal(each, interrupted)
+        sys.unraisablehook = dropped
+        woken_before = signal.set_wakeup_fd(tell, warn_on_full_buffer=False)
+        watcher.start()
         yield
     finally:
-        # One that was not heard by now is too late: what the block was to do is done.
+        # One that was not heard by now is too late: what the block was to do is done. The handlers go last: until then
+        # they keep further ones from disturbing this.
         with raising:
             is_over, is_raised = not is_raised, True
-        signal.set_wakeup_fd(woken_before)
-        for number, handler in before.items():
-            signal.signal(number, handler)
+        if woken_before is not None:
+            signal.set_wakeup_fd(woken_before)
         sys.unraisablehook = report
         os.close(tell)
-        if is_over:
+        if watcher.ident is None:
+            os.close(came)
+        elif is_over:
             watcher.join()
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -20,6 +20,10 @@ TRAVEL_SECONDS = 10.0
 noticed sooner."""
 
 
+_MOST_TIMES = 3
+"""A node that is lost and comes back again and again is as good as gone."""
+
+
 class NotAnswered(NodeLost):
     """The node is there, but has not said anything in time."""
 
@@ -39,10 +43,24 @@ class Questions:
         plane.when_node_lost(self._lose)
 
     async def ask(self, node: str, question: Callable[[int], Any], answer: type[Answer], *, seconds: float) -> Answer:
-        """Tell the node the question of the number that it is given. Raises NodeLost when the node is gone, and
-        NotAnswered when it is silent for so many seconds after it has the question."""
-        if not self._plane.reaches(node):
-            raise self._gone(node)  # nobody would tell that it is lost any more
+        """Tell the node the question of the number that it is given; twice must be as well as once. Raises NodeLost
+        when the node is gone, and NotAnswered when it is silent for so many seconds after it has the question."""
+        for _ in range(_MOST_TIMES):
+            if not self._plane.reaches(node):
+                break  # nobody would tell that it is lost any more
+            try:
+                return await self._ask_once(node, question, answer, seconds)
+            except NotAnswered:
+                raise
+            except NodeLost:
+                # Two that connect to each other at once, as nodes that have just met do, give one connection up, and
+                # what was said on it. If that was all, the node is there by now.
+                continue
+        raise self._gone(node)
+
+    async def _ask_once(
+        self, node: str, question: Callable[[int], Any], answer: type[Answer], seconds: float
+    ) -> Answer:
         number = next(self._numbers)
         future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         self._asked[number] = (node, future)

@@ -10,9 +10,12 @@ import subprocess
 import sys
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+
+from pystachio.cli.process import interruptible
 
 ENDLESS = "select count(*) as c from numbers a, numbers b, numbers c where a.n + b.n + c.n = 7"
 NODE = [sys.executable, "-m", "pystachio.cli.main"]
@@ -74,12 +77,13 @@ def test_an_interrupt_that_a_waiting_call_has_missed_is_raised_again(seconds: fl
     """As if it had come just before the call: Python knows of it, and nothing ends the call."""
     program = f"""
 import signal, threading, time
-from pystachio.cli.process import interruptible
+from pystachio.cli import process
 
+process._AGAIN_SECONDS = {0.01 if seconds else 10}
 waited_for = threading.Lock()
 waited_for.acquire()
 try:
-    with interruptible(within=30):
+    with process.interruptible(within=30):
         heard = signal.signal(signal.SIGINT, lambda number, frame: None)
         signal.raise_signal(signal.SIGINT)
         signal.signal(signal.SIGINT, heard)
@@ -93,6 +97,38 @@ except KeyboardInterrupt:
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
     expected = "interrupted" if seconds else "ended ['MainThread']"
     assert (done.stdout, done.stderr) == (f"{expected}\n", "")
+
+
+def test_other_signals_are_not_taken_for_an_interrupt() -> None:
+    program = """
+import signal, time
+from pystachio.cli.process import interruptible
+
+signal.signal(signal.SIGALRM, lambda number, frame: print("alarm"))
+for _ in range(3):
+    with interruptible(within=0.2):
+        signal.setitimer(signal.ITIMER_REAL, 0.02)
+        time.sleep(0.3)
+print("ended")
+"""
+    command = [sys.executable, "-c", program]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
+    assert (done.stdout, done.stderr) == ("alarm\nalarm\nalarm\nended\n", "")
+
+
+def test_what_a_block_has_taken_is_given_back() -> None:
+    descriptors, threads = len(os.listdir("/proc/self/fd")), threading.active_count()
+    handlers = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
+    hook = sys.unraisablehook
+    for _ in range(3):
+        with pytest.raises(KeyError), interruptible():
+            raise KeyError
+    with ThreadPoolExecutor(1) as pool, pytest.raises(ValueError, match="main thread"):
+        pool.submit(interruptible().__enter__).result()
+    assert len(os.listdir("/proc/self/fd")) == descriptors
+    assert threading.active_count() == threads
+    assert [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)] == handlers
+    assert (sys.unraisablehook, signal.set_wakeup_fd(-1)) == (hook, -1)
 
 
 def wait_until(condition, process: subprocess.Popen[str]) -> None:

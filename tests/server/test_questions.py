@@ -70,3 +70,28 @@ def test_who_says_nothing_is_asked_for_so_long_and_who_is_gone_not_at_all() -> N
         assert loop.time() - began == pytest.approx(8.0, abs=0.1)
 
     virtual_time.run(ask())
+
+
+@pytest.mark.parametrize(("times", "is_gone"), [(1, False), (2, False), (3, True)])
+def test_a_node_that_has_merely_connected_again_is_asked_anew(times: int, is_gone: bool) -> None:
+    async def ask() -> None:
+        plane = PlainPlane("a", "b")
+        questions = Questions(plane, FilesSeen, asked_for="which files it has")
+        asking = asyncio.ensure_future(questions.ask("b", question, FilesSeen, seconds=5.0))
+        for lost in range(times):
+            await plane.until_told(lost + 1)
+            plane.lose("b")
+            plane.come_back("b")
+        if is_gone:
+            with pytest.raises(NodeLost, match="is gone"):
+                await asking
+            assert len(plane.told) == times
+            return
+        await plane.until_told(times + 1)
+        first, last = plane.told[0][1].number, plane.told[-1][1].number
+        assert first != last
+        plane.hear("b", FilesSeen(first, (1,)))
+        plane.hear("b", FilesSeen(last, (3,)))
+        assert (await asking).missing == (3,)
+
+    virtual_time.run(ask())

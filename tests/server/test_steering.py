@@ -118,6 +118,7 @@ async def test_a_node_that_is_lost_is_not_waited_for() -> None:
     for _ in range(2):
         await asyncio.sleep(0)
     assert cluster.planes["n0"].told == ["n1"]
+    del cluster.planes["n0"].planes["n1"]
     for callback in cluster.planes["n0"].lost:
         callback("n1", NodeLost("gone"))
     assert await search == ()

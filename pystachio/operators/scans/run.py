@@ -1,7 +1,7 @@
 """One run of a scan that is not in memory as a whole, on the loop: reads ahead of the decoders, under reservations. One
 worker job for each unit that is read; one for each worker takes from all rows that are in memory.
 
-When fewer units than workers are left, each of them is spread over the workers: column by column, then in slices.
+When fewer units than workers are left, each of them is spread over the workers: its columns first, then its rows.
 """
 
 from __future__ import annotations
@@ -36,6 +36,9 @@ _READ_AHEAD_BYTES = 8 << 20
 
 _READ_AHEAD_UNITS = 2
 """...but always these many units for each link, beyond one for each worker."""
+
+_LEAST_SHARE = 4096
+"""Rows of a unit that are worth a job."""
 
 _TRIAL_UNITS = 4
 _OFTEN_DEAD = 0.2
@@ -325,15 +328,16 @@ class ScanRun:
             await _all([self._put_out(rows, produce, is_whole=False) for produce in pieces_left])
 
     def _shares(self, rows: int) -> list[Piece]:
-        """The rows in equal parts, one for each worker."""
-        workers = self._ctx.settings.workers
-        return [Piece(rows * share // workers, rows * (share + 1) // workers, None) for share in range(workers)]
+        """The rows in equal parts, one for each worker that has enough to do."""
+        shares = max(1, min(self._ctx.settings.workers, rows // _LEAST_SHARE))
+        return [Piece(rows * share // shares, rows * (share + 1) // shares, None) for share in range(shares)]
 
     async def _decode_together(self, rows: UnitRows, positions: Sequence[int], source: FetchedExtents) -> None:
         """Each column that is encoded in a job of its own; stored ones, which take less, in one for each worker."""
         positions = rows.missing(positions)
         encoded = [(position,) for position in positions if position not in rows.stored]
         stored = [position for position in positions if position in rows.stored]
+        stored.sort(key=lambda position: rows.stored[position].chunk.nbytes, reverse=True)
         workers = self._ctx.settings.workers
         together = [*encoded, *filter(None, (tuple(stored[worker::workers]) for worker in range(workers)))]
         parts = [UnitRows(self._reader, rows.unit) for _ in together]

@@ -185,7 +185,7 @@ class CandidateReader(RowReader):
         )
 
     def skipped(self, unit: Unit, start: int, stop: int) -> None:
-        self._count(SKIPPED_GROUPS, len(unit.groups) if start == 0 else 0)
+        self._count(SKIPPED_GROUPS, len(unit.groups) if stop - start == unit.rows else 0)
         self._count(SKIPPED_ROWS, stop - start)
 
     def select(self, columns: dict[int, Column], start: int, stop: int) -> Piece:
