@@ -59,7 +59,7 @@ def main() -> int:
         return _run_several(NAMES, scale, options.quick, command)
     found = _run(options.name, scale, options.quick, **({"long": True} if options.long else {}))
     if options.record:
-        results.record(options.name, found, command)
+        results.record(options.name if scale == 1.0 else f"{options.name}-{scale:g}", found, command)
     return report(found.figures, options.json, command)
 
 
