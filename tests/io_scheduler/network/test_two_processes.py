@@ -125,7 +125,7 @@ async def test_a_killed_peer_ends_everything(carrier: str) -> None:
         killed_at = time.monotonic()
         ends = await asyncio.gather(*waiting, return_exceptions=True)
         assert all(isinstance(end, NodeLost) for end in ends), ends
-        assert time.monotonic() - killed_at < 6.0, "how soon is measured elsewhere: python -m benchmarks faults"
+        assert time.monotonic() - killed_at < 3.0
         assert network.peers == ()
         with pytest.raises(NodeLost):
             await network.send("second", key(5), memoryview(b"x"))
@@ -153,7 +153,7 @@ async def test_a_frozen_peer_is_lost_in_time(carrier: str) -> None:
             frozen_at = time.monotonic()
             ends = await asyncio.gather(*waiting, return_exceptions=True)
             assert all(isinstance(end, NodeLost) for end in ends), ends
-            assert time.monotonic() - frozen_at < 8.0, "two seconds, and what a machine takes that has other work"
+            assert time.monotonic() - frozen_at < 4.0
             assert lost == ["second"]
             # The buffers are ours: when the other wakes up, nothing of what it sends arrives.
             into[:] = bytes(len(into))
