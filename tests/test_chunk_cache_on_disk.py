@@ -26,10 +26,12 @@ from pystachio.compiled import CompiledLibrary
 from pystachio.errors import DataError, InvalidRequest, NotFound, PystachioError, ResourceExhausted
 from pystachio.io_scheduler.devices import native
 from pystachio.operators.chunks import cache as chunk_cache
+from pystachio.operators.chunks import store as store_module
 from pystachio.operators.chunks.header import VERSION
 from pystachio.operators.chunks.store import ChunkStore
+from pystachio.operators.kernels import native as kernels
 from pystachio.operators.scans import run as scan_run
-from pystachio.operators.scans.rows import UnitRows
+from pystachio.operators.scans.rows import Piece, ScanRows, UnitRows
 from pystachio.operators.scans.units import Unit
 from pystachio.operators.table import ParquetFile
 
@@ -308,6 +310,27 @@ def test_damaged_chunks_are_replaced_by_parquet(
         assert cold(folder) == (expected, {"bytes from chunk cache": sum(p.stat().st_size for p in chunks(folder))})
 
 
+def test_what_was_seen_a_moment_ago_is_not_looked_at_again(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(store_module, "_LOOK_SECONDS", 3600)
+    looks: list[threading.Thread] = []
+    look = ChunkStore.look
+
+    def counted(store: ChunkStore, file: ParquetFile) -> None:
+        look(store, file)
+        looks.append(threading.current_thread())
+
+    warm(folder)
+    monkeypatch.setattr(ChunkStore, "look", counted)
+    with connected(folder, batch_rows=GROUP) as session:
+        while not looks:
+            time.sleep(0.005)
+        assert answer(session)[0] == oracle(folder)
+    on_workers = [thread for thread in looks if thread is not threading.main_thread()]
+    assert len(on_workers) == 1, (
+        "when the table was registered, and none for the scan; the planner has looked for samples"
+    )
+
+
 @pytest.mark.parametrize("sql", [QUERY, "select count(text) as n from t where id % 7 < 3", "select id, text from t "])
 @pytest.mark.parametrize("is_damaged", [False, True])
 def test_workers_share_the_unit_that_would_leave_one_idle(
@@ -324,9 +347,18 @@ def test_workers_share_the_unit_that_would_leave_one_idle(
     if is_damaged:
         for path in chunks(folder)[::2]:
             flip_a_byte(path)
+    shares: list[tuple[int, ...]] = []
+    put_out = UnitRows.put_out_untested
+
+    def seen_share(rows: UnitRows, piece: Piece) -> Iterator[ScanRows]:
+        shares.append((*rows.unit.groups, piece.start, piece.stop))
+        return put_out(rows, piece)
+
     monkeypatch.setattr(scan_run.ScanRun, "_spread", seen)
+    monkeypatch.setattr(UnitRows, "put_out_untested", seen_share)
     with connected(folder, batch_rows=GROUP // 4) as session:
         found, _ = answer(session, sql)
+    assert kernels.library() is None or sorted(shares)[-2:] == [(2, 0, GROUP // 2), (2, GROUP // 2, GROUP)]
     assert sorted(map(repr, found)) == sorted(map(repr, oracle(folder, sql)))
     assert [unit.groups for unit in shared] == [(2,)], "of three units, beside two workers"
 
