@@ -13,6 +13,7 @@ import sys
 import threading
 import time
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -38,6 +39,8 @@ KINDS = (
 )
 INTERVAL = 0.002
 ROUNDS = 4
+LARGE = 10.0
+"""From this scale on scheduling and Python have a goal."""
 
 _WORKER = "pystachio-worker"
 _ROOT = str(Path(pystachio.__file__).parent) + "/"
@@ -60,7 +63,7 @@ _BY_PLACE = (
 )
 """The first prefix that fits says what a file below `pystachio` is about."""
 
-_IDLE = {("runtime/worker_pool.py", "_work"), ("runtime/host.py", "_run")}
+_IDLE = {("runtime/worker_pool.py", "get"), ("runtime/host.py", "_run")}
 """Where a thread waits for work when it has none; beside these, threads wait in the standard library."""
 
 
@@ -86,10 +89,7 @@ def run(*, scale: float, quick: bool) -> Report:
     cost = statistics.geometric_mean(each.wall / each.plain_wall for each in found.values())
     figures = [
         Figure("time with stacks being looked at over without, geometric mean", cost, "ratio", 1.1),
-        *(
-            Figure(f"{query}: kernels and decoding, of both threads' time", _useful(each), "share")
-            for query, each in found.items()
-        ),
+        *(figure for query, each in found.items() for figure in _shares(query, each, is_large=scale >= LARGE)),
     ]
     head = ["query", "ms", *(f"{kind}, ms" for kind in KINDS), "samples", "verdict of the trace"]
     rows = [
@@ -106,8 +106,14 @@ def run(*, scale: float, quick: bool) -> Report:
     )
 
 
-def _useful(found: Profile) -> float:
-    return (found.seconds["kernels"] + found.seconds["decode"]) / (found.wall * THREADS)
+def _shares(query: str, found: Profile, *, is_large: bool) -> Iterator[Figure]:
+    """Of the time of all workers."""
+    useful = found.seconds["kernels"] + found.seconds["decode"]
+    overhead = found.seconds["scheduling"] + found.seconds["Python in operators"]
+    whole = found.wall * THREADS
+    yield Figure(f"{query}: kernels and decoding, of both threads' time", useful / whole, "share")
+    goal = 0.1 if is_large else None
+    yield Figure(f"{query}: scheduling and Python, of both threads' time", overhead / whole, "share", goal)
 
 
 def _profile(session: pystachio.Session, sql: str, seconds: float) -> Profile:
