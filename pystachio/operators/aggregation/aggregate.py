@@ -17,13 +17,13 @@ from pystachio.operators.aggregation.fold import (
     without_rows,
     without_values,
 )
+from pystachio.operators.aggregation.key_ranges import KeyRanges
 from pystachio.operators.aggregation.partial import PartialAggregate, described
 from pystachio.operators.aggregation.parts import (
     FEW_ROWS,
     IN_PLACE_BYTES,
     Part,
     can_split,
-    in_key_order,
     no_parts,
     split_all,
     texts_in_place,
@@ -99,13 +99,14 @@ class Aggregate:
 
     async def run(self, ctx: Context, inputs: tuple[Receiver[Batch], ...], out: Output) -> None:
         with await ctx.memory.reserve(0) as reservation:
-            waiting, parts = await self._received(ctx, inputs[0], reservation)
+            ranges = KeyRanges(self.plan, ctx.stream.device)
+            waiting, parts = await self._received(ctx, inputs[0], reservation, ranges)
             rows = sum(batch.length for batch in waiting)
             if not parts and rows >= _ORDERED_ROWS:
-                ordered = await ctx.stream.run(in_key_order, self.plan, waiting, ctx.stream.device)
-                if ordered is not None:
-                    waiting, parts = [], [Part([batch], is_merged=True) for batch in ordered]
-                    del ordered
+                clustered = await ctx.stream.run(_parts_by_ranges, ranges, waiting)
+                if clustered is not None:
+                    waiting, parts = [], clustered
+                    del clustered
                 elif can_split(self.plan, ctx.stream.device) and (rows >= _SPLIT_ROWS or self._is_worth_parts(waiting)):
                     parts = no_parts(self.plan, rows)
             if not parts:
@@ -206,9 +207,10 @@ class Aggregate:
         return without_values(self.plan, whole, device, allow_direct=allow_direct)
 
     async def _received(
-        self, ctx: Context, receiver: Receiver[Batch], reservation: Reservation
+        self, ctx: Context, receiver: Receiver[Batch], reservation: Reservation, ranges: KeyRanges
     ) -> tuple[list[Batch], list[Part]]:
-        """Partial batches that are still to be merged, and parts, if it came to that."""
+        """Partial batches that are still to be merged, and parts, if it came to that. `ranges` are of the former, as
+        long as none was merged."""
         waiting: list[Batch] = []
         waiting_rows, waiting_bytes = 0, 0
         merge_bytes = min(max(_MERGE_BYTES, ctx.memory.budget() // _MERGE_SHARE), _MOST_MERGE_BYTES)
@@ -224,8 +226,7 @@ class Aggregate:
             waiting_bytes += batch.nbytes
             if waiting_rows < enough_rows and waiting_bytes < enough_bytes:
                 continue
-            if is_first and await ctx.stream.run(in_key_order, self.plan, waiting, device) is not None:
-                # No two batches share more than one group: merging them would change nothing.
+            if is_first and await ctx.stream.run(_merging_is_vain, ranges, waiting):
                 enough_rows, enough_bytes = 2 * waiting_rows, 2 * waiting_bytes
                 continue
             is_first = False
@@ -242,6 +243,7 @@ class Aggregate:
                 waiting_rows, waiting_bytes = 0, 0
             else:
                 rows = waiting_rows
+                ranges.forget()
                 waiting = [await self._merge(ctx, waiting, reservation)]
                 held_rows, held_bytes = waiting[0].length, waiting[0].nbytes
                 shrank = 2 * held_rows <= rows
@@ -296,6 +298,16 @@ class Aggregate:
         whole = await ctx.stream.run(merged, self.plan, waiting, ctx.stream.device, allow_direct=direct)
         await reservation.resize(whole.nbytes)
         return whole
+
+
+def _parts_by_ranges(ranges: KeyRanges, waiting: Sequence[Batch]) -> list[Part] | None:
+    ranges.look_at(waiting)
+    return ranges.parts(waiting)
+
+
+def _merging_is_vain(ranges: KeyRanges, waiting: Sequence[Batch]) -> bool:
+    ranges.look_at(waiting)
+    return ranges.merging_is_vain()
 
 
 def _are_many(waiting: Sequence[Batch]) -> bool:

@@ -8,13 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from itertools import accumulate, pairwise
+from itertools import accumulate
 from typing import Final
 
 import numpy as np
 import torch
 
-from pystachio.operators.aggregation.fold import merged
 from pystachio.operators.aggregation.plan import AggregatePlan
 from pystachio.operators.batch import Batch, column_nbytes
 from pystachio.operators.column import BytesColumn, Column, DictionaryColumn, FixedColumn, ViewColumn
@@ -192,41 +191,6 @@ def _in_parts(column: Column, by_parts: PartsOfRows) -> Column:
             return replace(column, views=by_parts.scattered(views), validity=validity, hashes=hashes)
         case _:
             return rebuilt(column, [by_parts.scattered(tensor) for tensor in tensors_of(column)])
-
-
-def in_key_order(plan: AggregatePlan, batches: Sequence[Batch], device: torch.device) -> list[Batch] | None:
-    """The partial batches such that each group is in one of them, if that takes no more than putting them in order.
-
-    So it is when the input is clustered by its only key: the ranges of the batches meet at their ends at most, where
-    two halves of a group are merged. None when it is not, or not simple to see.
-    """
-    if plan.group_width != 1 or device.type != "cpu":
-        return None
-    ranges: list[tuple[int, int, Batch]] = []
-    for batch in batches:
-        key = batch.columns[0]
-        if not isinstance(key, FixedColumn) or key.validity is not None or key.values.dtype.is_floating_point:
-            return None
-        values = key.values.numpy()
-        if len(values) == 0:
-            continue
-        if not (values[1:] > values[:-1]).all():
-            return None
-        ranges.append((int(values[0]), int(values[-1]), batch))
-    ranges.sort(key=lambda known: known[:2])
-    if any(low < high for (_, high, _), (low, _, _) in pairwise(ranges)):
-        return None
-    ordered: list[Batch] = []
-    for low, high, batch in ranges:
-        if ordered and int(ordered[-1].columns[0].values[-1]) == low:  # type: ignore[union-attr]
-            before = ordered.pop()
-            edges = [slice_batch(before, before.length - 1, before.length), slice_batch(batch, 0, 1)]
-            shared = merged(plan, edges, device, allow_direct=True)
-            ordered += [slice_batch(before, 0, before.length - 1), shared]
-            batch = slice_batch(batch, 1, batch.length)
-        if low < high or batch.length:
-            ordered.append(batch)
-    return [batch for batch in ordered if batch.length]
 
 
 def _integers(column: Column) -> torch.Tensor:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Final
@@ -45,6 +46,8 @@ class Flow:
     fused: bool
     _written: dict[_Key, list[Written]] = field(default_factory=dict)
     _lock: threading.Lock = field(default_factory=threading.Lock)
+    _unordered: set[Segment] = field(default_factory=set)
+    """Whose groups are all over a unit: a part of its rows has nearly as many as all of them."""
 
     def push(self, batches: Iterable[Batch | ScanRows | HotRows], producer: Context) -> Iterator[Batch]:
         """What the end of the chain puts out. An empty batch is a chance to pause."""
@@ -101,7 +104,9 @@ class Flow:
         takes_many = False
         written: Written | None = None
         look: Look = ()
-        for each in rows:
+        waiting = deque(rows)
+        while waiting:
+            each = waiting.popleft()
             own, start, stop = segment, each.piece.start, each.piece.stop
             if self.fused:
                 ready = prepared(each)
@@ -118,6 +123,10 @@ class Flow:
                     if own is not None and not own.takes_many:
                         columns = own.narrowed(columns, start, stop)
                     if own is not None and not own.fits(columns, length if own.takes_many else each.length):
+                        smaller = self._smaller(own, columns, each)
+                        if smaller:
+                            waiting.extendleft(reversed(smaller))
+                            continue
                         own = None
             if segment is not None and (own is not segment or not takes_many):
                 yield from self._run(segment, together, each, producer)
@@ -134,6 +143,23 @@ class Flow:
                 together.append(SegmentRows(ready, columns, start, stop - start, chosen))
         if segment is not None:
             yield from self._run(segment, together, rows[-1], producer)
+
+    def _smaller(self, segment: Segment, columns: Sequence[Column | None], rows: ScanRows) -> list[ScanRows]:
+        """The rows in parts that fit into the segment, if there are such."""
+        parts = segment.parts_that_fit(columns, rows.length)
+        if parts == 1 or rows.piece.survivors is not None or segment in self._unordered:
+            return []
+        length = -(-rows.length // parts)
+        smaller = [rows]
+        while smaller[-1].length > length:
+            smaller += smaller.pop().split(length)
+        first = smaller[0].piece
+        if not segment.fits(
+            segment.narrowed(prepared(rows).columns, first.start, first.stop), first.stop - first.start
+        ):
+            self._unordered.add(segment)
+            return []
+        return smaller
 
     def _run(
         self, segment: Segment, rows: Sequence[SegmentRows], scanned: ScanRows, producer: Context

@@ -21,6 +21,7 @@ from pystachio.operators.kernels.selection import take_late, take_or_null
 FEWEST_SLOTS: Final = 4096
 _SLOTS_PER_ROW: Final = 2
 _MOST_STATE_BYTES: Final = 8 << 20
+_PART_STATE_BYTES: Final = _MOST_STATE_BYTES // 2
 _MOST_JOINED_BYTES: Final = 1 << 20
 """Sets of states that are larger are merged as partial batches, by several threads."""
 
@@ -177,6 +178,13 @@ class FoldedGroups:
             return False
         return self.rebased is None or are_addressable(self._slots_of(columns), rows, len(self.accumulators))
 
+    def parts_that_fit(self, columns: Sequence[Column | None], rows: int) -> int:
+        """Into how many parts rows that do not fit should go for each to fit, if their groups are in order; 1: none."""
+        if self.rebased is None:
+            return 1
+        slots = self._slots_of(columns)
+        return -(-_state_bytes(slots, len(self.accumulators)) // _PART_STATE_BYTES) if _is_dense(slots, rows) else 1
+
     def take(self, columns: Sequence[Column | None], rows: int) -> tuple[Accumulated, Batch | None]:
         """States to which `rows` more can be added, and what had to be put out before that is so."""
         if self.rebased is not None:
@@ -314,4 +322,12 @@ def _tensor(values: _Array, dtype: torch.dtype) -> torch.Tensor:
 
 
 def are_addressable(slots: int, rows: int, accumulators: int) -> bool:
-    return slots <= max(FEWEST_SLOTS, _SLOTS_PER_ROW * rows) and 8 * slots * accumulators <= _MOST_STATE_BYTES
+    return _is_dense(slots, rows) and _state_bytes(slots, accumulators) <= _MOST_STATE_BYTES
+
+
+def _is_dense(slots: int, rows: int) -> bool:
+    return slots <= max(FEWEST_SLOTS, _SLOTS_PER_ROW * rows)
+
+
+def _state_bytes(slots: int, accumulators: int) -> int:
+    return 8 * slots * accumulators

@@ -81,6 +81,10 @@ class Segment:
         """Whether these rows can be folded, if they are."""
         return self.folded is None or self.folded.fits(columns, rows)
 
+    def parts_that_fit(self, columns: Sequence[Column | None], rows: int) -> int:
+        """Into how many parts rows that do not fit should go for each to fit, if their groups are in order; 1: none."""
+        return 1 if self.folded is None else self.folded.parts_that_fit(columns, rows)
+
     def narrowed(self, columns: Sequence[Column | None], start: int, stop: int) -> Sequence[Column | None]:
         """The columns, with the range that counts for rows [start, stop) where only one of rows given at once does."""
         assert self.folded is not None

@@ -63,7 +63,7 @@ def write_segment(
         saved = trace.saved()
         try:
             made = _write_stage(trace, transform, fields)
-            if isinstance(made, FoldedGroups) and not made.fits(first, rows if scanned is None else scanned.unit_rows):
+            if isinstance(made, FoldedGroups) and not _may_fit(made, first, rows, scanned):
                 raise NotTraceable("groups that are too far apart")
         except NotTraceable:
             trace.restore(saved)
@@ -117,6 +117,14 @@ def _write_tests(trace: Trace, reader: RowReader, fields: Fields) -> tuple[Filte
             trace.boundary()
             tested.append(use)
     return tuple(tested)
+
+
+def _may_fit(folded: FoldedGroups, columns: Sequence[Column | None], rows: int, scanned: ScanRows | None) -> bool:
+    """Whether all rows of a unit can be folded, at once or in parts."""
+    if scanned is None:
+        return folded.fits(columns, rows)
+    rows = scanned.unit_rows
+    return folded.fits(columns, rows) or folded.parts_that_fit(columns, rows) > 1
 
 
 def _write_stage(trace: Trace, transform: Transform, fields: Fields) -> Fields | FoldedGroups:

@@ -15,6 +15,7 @@ import torch
 
 from pystachio.errors import DataError, ResourceExhausted, Unsupported
 from pystachio.operators.aggregation import aggregate as aggregate_module
+from pystachio.operators.aggregation import key_ranges
 from pystachio.operators.aggregation.aggregate import aggregate
 from pystachio.operators.aggregation.fold import expected_groups
 from pystachio.operators.aggregation.plan import plan_aggregate
@@ -272,6 +273,33 @@ def test_a_row_that_a_filter_leaves_out_is_no_first_value(harness: Any, rows: in
     calls = [AggregateCall("first_value", (1,), pa.string(), filter=2)]
     found = dict(harness.rows(build(harness, table, (0,), calls, rows=rows)))
     assert found == {n: f"{n}" if n % 3 == 1 else None for n in range(rows)}
+
+
+@pytest.mark.parametrize("rows_of_each", [1, 3])
+@pytest.mark.parametrize("rows", [40, 41])
+@pytest.mark.parametrize("keys", [(0,), (0, 1)])
+def test_clustered_keys(
+    harness: Any, monkeypatch: pytest.MonkeyPatch, rows_of_each: int, rows: int, keys: tuple[int, ...]
+) -> None:
+    """Groups whose rows are beside each other, some of them in two batches; with thresholds for many rows."""
+    monkeypatch.setattr(aggregate_module, "_ORDERED_ROWS", 1)
+    monkeypatch.setattr(aggregate_module, "_MERGE_ROWS", 100)
+    monkeypatch.setattr(key_ranges, "_FEW_ROWS", 1)
+    seen: list[bool] = []
+    parts = key_ranges.KeyRanges.parts
+    monkeypatch.setattr(
+        key_ranges.KeyRanges, "parts", lambda *all: seen.append((found := parts(*all)) is not None) or found
+    )
+    table = pa.table({"k": [n // rows_of_each for n in range(2000)], "l": [n % 2 for n in range(2000)]})
+    calls = [AggregateCall("count", (), pa.int64()), AggregateCall("sum", (1,), pa.int64())]
+    expected: dict[Row, tuple[int, int]] = {}
+    for row in zip(*(column.to_pylist() for column in table.columns), strict=True):
+        key = tuple(row[at] for at in keys)
+        count, total = expected.get(key, (0, 0))
+        expected[key] = count + 1, total + row[1]
+    found = {tuple(row[:-2]): tuple(row[-2:]) for row in harness.rows(build(harness, table, keys, calls, rows=rows))}
+    assert found == expected
+    assert seen == [rows_of_each == 1], "what has a group twice becomes less when it is merged"
 
 
 def test_a_grouping_set_without_keys_has_a_row_for_no_input(harness: Any) -> None:
