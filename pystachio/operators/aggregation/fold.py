@@ -16,6 +16,7 @@ from pystachio.operators.aggregation.states import StateKind, lift, merge, passi
 from pystachio.operators.batch import Batch, Schema
 from pystachio.operators.column import Column, DictionaryColumn, FixedColumn
 from pystachio.operators.kernels import primitives
+from pystachio.operators.kernels.ascending import ascend
 from pystachio.operators.kernels.grouping import group_rows, one_group
 from pystachio.operators.kernels.selection import (
     all_null,
@@ -142,7 +143,7 @@ def has_no_group_twice(keys: Sequence[Column], rows: int) -> bool:
     known = [each for each in values if each is not None]
     if not known or len(known) < len(keys):
         return False
-    return _ascend([each[:_GLANCE] for each in known]) and _ascend(known)
+    return ascend([each[:_GLANCE] for each in known]) and ascend(known)
 
 
 def _numbers(key: Column) -> np.ndarray[Any, Any] | None:
@@ -152,15 +153,6 @@ def _numbers(key: Column) -> np.ndarray[Any, Any] | None:
             return None if tensor.device.type != "cpu" or tensor.dtype.is_floating_point else tensor.numpy()
         case _:
             return None
-
-
-def _ascend(keys: Sequence[np.ndarray[Any, Any]]) -> bool:
-    """Whether each row is above the one before it, by the first key that differs."""
-    above: np.ndarray[Any, Any] | None = None
-    for values in reversed(keys):
-        behind, before = values[1:], values[:-1]
-        above = behind > before if above is None else (behind > before) | ((behind == before) & above)
-    return above is not None and bool(above.all())
 
 
 def finished(plan: AggregatePlan, partial: Batch, device: torch.device, *, allow_direct: bool) -> Batch:

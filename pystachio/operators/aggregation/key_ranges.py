@@ -18,6 +18,7 @@ from pystachio.operators.aggregation.parts import Part
 from pystachio.operators.aggregation.plan import AggregatePlan
 from pystachio.operators.batch import Batch
 from pystachio.operators.column import FixedColumn
+from pystachio.operators.kernels.ascending import ascend, never_falls
 from pystachio.operators.kernels.selection import slice_batch
 
 _FEW_ROWS: Final = 1 << 16
@@ -51,12 +52,15 @@ class KeyRanges:
             if not self._is_known:
                 return
             values = _values(batch)
-            if values is None or not (values[1:] >= values[:-1]).all():
+            if values is None:
                 self._is_known = False
-            elif len(values) == 0:
+                return
+            if len(values) == 0:
                 self._ranges.append(None)
-            else:
-                is_strict = bool((values[1:] > values[:-1]).all())
+                continue
+            is_strict = ascend([values])
+            self._is_known = is_strict or never_falls(values)
+            if self._is_known:
                 self._ranges.append(_Range(int(values[0]), int(values[-1]), len(values), is_strict))
 
     def forget(self) -> None:
@@ -85,16 +89,15 @@ class KeyRanges:
         for cluster, (low, high) in zip(clusters, spans, strict=True):
             inner: list[Batch] = []
             for batch in (batches[number] for number in cluster):
-                values = _values(batch)
-                assert values is not None
-                start = int(np.searchsorted(values, low, "right")) if low in met else 0
-                stop = int(np.searchsorted(values, high, "left")) if high in met else batch.length
-                stop = max(start, stop)
-                pieces = [slice_batch(batch, *piece) for piece in ((0, start), (start, stop), (stop, batch.length))]
-                inner += [piece for piece in pieces[1:2] if piece.length]
-                edges += [piece for piece in pieces[::2] if piece.length]
+                start, stop = _inside(batch, low if low in met else None, high if high in met else None)
+                if start > 0 or stop < batch.length:
+                    edges += [slice_batch(batch, *edge) for edge in ((0, start), (stop, batch.length))]
+                    batch = slice_batch(batch, start, stop)
+                if batch.length:
+                    inner.append(batch)
             if inner:
                 parts.append(Part(inner, is_merged=self._is_merged(cluster)))
+        edges = [edge for edge in edges if edge.length]
         if sum(edge.length for edge in edges) > most:
             return None
         return [*parts, Part(edges)] if edges else parts
@@ -125,6 +128,16 @@ class KeyRanges:
     def _is_merged(self, cluster: Sequence[int]) -> bool:
         known = self._ranges[cluster[0]]
         return len(cluster) == 1 and known is not None and known.is_strict
+
+
+def _inside(batch: Batch, low: int | None, high: int | None) -> tuple[int, int]:
+    """The rows [start, stop) whose keys are above `low` and below `high`, in so far as they are given."""
+    values = _values(batch)
+    assert values is not None
+    # A number of another dtype would make numpy convert all values.
+    start = 0 if low is None else int(values.searchsorted(values.dtype.type(low), "right"))
+    stop = len(values) if high is None else int(values.searchsorted(values.dtype.type(high), "left"))
+    return start, max(start, stop)
 
 
 def _values(batch: Batch) -> np.ndarray[Any, Any] | None:

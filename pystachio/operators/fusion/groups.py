@@ -17,11 +17,12 @@ from pystachio.operators.kernels.host_memory import NUMPY, zeros
 from pystachio.operators.kernels.instructions import FEW_SLOTS, VECTOR_ROWS, WAYS, Operation
 from pystachio.operators.kernels.program import MOST_EXPANDED, Change
 from pystachio.operators.kernels.selection import take_late, take_or_null
+from pystachio.operators.kernels.slots import as_tensor, keys_at, states_at, used_slots
 
 FEWEST_SLOTS: Final = 4096
 _SLOTS_PER_ROW: Final = 2
 _MOST_STATE_BYTES: Final = 8 << 20
-_PART_STATE_BYTES: Final = _MOST_STATE_BYTES // 2
+_PART_STATE_BYTES: Final = 3 * _MOST_STATE_BYTES // 4
 _MOST_JOINED_BYTES: Final = 1 << 20
 """Sets of states that are larger are merged as partial batches, by several threads."""
 
@@ -63,8 +64,8 @@ class GroupKey:
             valid = digits != self.span - 1
             digits, validity = np.where(valid, digits, 0), _validity(valid)
         if self.dictionary is not None:
-            return DictionaryColumn(self.type, _tensor(digits, self.dtype), self.dictionary, validity)
-        return FixedColumn(self.type, _tensor(digits * self.step + low, self.dtype), validity, self.bounds)
+            return DictionaryColumn(self.type, as_tensor(digits, self.dtype), self.dictionary, validity)
+        return FixedColumn(self.type, keys_at(digits, self.step, low, self.dtype), validity, self.bounds)
 
 
 @dataclass(frozen=True, slots=True)
@@ -268,11 +269,11 @@ class FoldedGroups:
             _joined(accumulator, values, states.slots)
             for accumulator, values in zip(self.accumulators, states.states, strict=True)
         ]
-        (used,) = (whole[0] != 0).nonzero()
+        used = used_slots(whole[0])
         if not len(used):
             return None
         if len(used) < states.slots:
-            whole = [values.take(used) for values in whole]
+            whole = [states_at(values, used) for values in whole]
         by_position: dict[int, Column] = {}
         digits, rest = used, used
         for number, key in reversed(tuple(enumerate(self.keys))):
@@ -290,7 +291,7 @@ class FoldedGroups:
                 present = whole[column.present] != 0
                 validity = _validity(present)
                 values = values if validity is None else np.where(present, values, 0)
-            columns.append(FixedColumn(column.type, _tensor(values, column.dtype), validity, column.bounds))
+            columns.append(FixedColumn(column.type, as_tensor(values, column.dtype), validity, column.bounds))
         return Batch(tuple(columns), len(used), None)
 
 
@@ -315,10 +316,6 @@ def _joined(accumulator: Accumulator, states: torch.Tensor, slots: int) -> _Arra
 
 def _validity(valid: _Array) -> torch.Tensor | None:
     return None if valid.all() else torch.from_numpy(valid)
-
-
-def _tensor(values: _Array, dtype: torch.dtype) -> torch.Tensor:
-    return torch.from_numpy(values.astype(NUMPY[dtype], copy=False))
 
 
 def are_addressable(slots: int, rows: int, accumulators: int) -> bool:

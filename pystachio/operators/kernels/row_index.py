@@ -10,6 +10,7 @@ import torch
 
 from pystachio.operators.column import Column
 from pystachio.operators.kernels import direct, hash_table, primitives, ranks
+from pystachio.operators.kernels.ascending import ascend
 from pystachio.operators.kernels.direct import DirectTable
 from pystachio.operators.kernels.host_memory import joined
 from pystachio.operators.kernels.key_parts import RangedKeys
@@ -154,7 +155,7 @@ def index_rows(codes: KeyCodes, *, allow_direct: bool) -> RowIndex:
     count = numbering.first.shape[0]
     if count == rows:
         places = kept
-        if isinstance(numbering, RankNumbering) and not _ascends(values):
+        if isinstance(numbering, RankNumbering) and not ascend([values.numpy()]):
             places = numbering.first if kept is None else kept.index_select(0, numbering.first)
         dtype = row_dtype(codes.values.shape[0])
         return UniqueIndex(numbering.table(), None if places is None else _with_none(places + 1).to(dtype))
@@ -207,11 +208,6 @@ def _present(codes: KeyCodes) -> tuple[torch.Tensor, torch.Tensor | None]:
 
 def _are_ranked(span: int, rows: int, device: torch.device) -> bool:
     return span >= _RANKED_SLOTS_PER_ROW * rows and ranks.is_available(device, rows)
-
-
-def _ascends(values: torch.Tensor) -> bool:
-    view = values.numpy()
-    return bool((view[1:] > view[:-1]).all())
 
 
 def _lookup(table: CodeTable | HashTable, codes: KeyCodes) -> torch.Tensor:
