@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
-
-import duckdb
+from typing import TYPE_CHECKING
 
 import pystachio
 from pystachio.cli import tpch as standard
+
+if TYPE_CHECKING:
+    import duckdb
 
 ROOT = Path(__file__).parent / "data"
 QUERIES = Path(__file__).parent.parent / "pystachio" / "cli" / "tpch"
@@ -28,6 +30,8 @@ def tpch(scale: float) -> Path:
 
 def tpch_nullable(scale: float) -> Path:
     """The same rows by DuckDB's COPY: nullable columns, other encodings and row groups."""
+    import duckdb
+
     folder = ROOT / f"tpch-nullable-{scale:g}"
     folder.mkdir(parents=True, exist_ok=True)
     for source in standard.table_files(tpch(scale)):
@@ -47,6 +51,8 @@ def register(session: pystachio.Session, folder: Path) -> None:
 
 def duckdb_over(folder: Path) -> duckdb.DuckDBPyConnection:
     """A DuckDB that knows the tables."""
+    import duckdb
+
     peer = duckdb.connect()
     for path in standard.table_files(folder):
         peer.execute(f"create view {path.stem} as from '{path}'")

@@ -6,16 +6,18 @@ import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
-
-import duckdb
-import pyarrow as pa
+from typing import TYPE_CHECKING, Any
 
 import pystachio
 
+if TYPE_CHECKING:
+    # Only who uses a peer pays for it: what an engine takes in memory is measured in a process that has only that one.
+    import duckdb
+    import pyarrow as pa
+
 THREADS = 2
 
-Answer = Callable[[str], pa.Table]
+Answer = Callable[[str], "pa.Table"]
 """Runs a statement to its end, planning included; the whole answer as an Arrow table."""
 
 OURS = "pystachio"
@@ -64,6 +66,8 @@ def _ours(session: pystachio.Session, tables: Mapping[str, Path]) -> Answer:
 
 
 def _duckdb_parquet(folder: Path, tables: Mapping[str, Path]) -> Answer:
+    import duckdb
+
     peer = duckdb.connect()
     _configure(peer)
     for name, path in tables.items():
@@ -73,6 +77,8 @@ def _duckdb_parquet(folder: Path, tables: Mapping[str, Path]) -> Answer:
 
 def _duckdb_own(folder: Path, tables: Mapping[str, Path]) -> Answer:
     """DuckDB's native format, written once beside the folder."""
+    import duckdb
+
     file = duckdb_file(folder)
     if not file.exists():
         partial = file.with_suffix(".partial")

@@ -46,7 +46,12 @@ def started() -> None:
 @contextmanager
 def importing_only_what_is_needed() -> Iterator[None]:
     """In the block, torch and structlog do not find what they import only where it is there: bindings for the texts of
-    CUDA's errors, colours for tracebacks. Together that takes as long as DataFusion. Others may import it later."""
+    CUDA's errors, colours for tracebacks. Together that takes as long as DataFusion. Others may import it later.
+
+    Before, the C library is told how to treat memory: threads that libraries start get no heap of their own."""
+    from pystachio.runtime.allocator import keep_freed_memory
+
+    keep_freed_memory()
     optional = Absent("cuda", "pynvml", "rich")
     sys.meta_path.insert(0, optional)
     try:

@@ -47,6 +47,17 @@ c.fflush(None)
 """
 
 
+SESSION = """
+import ctypes, os, pystachio
+with pystachio.connect(threads=2) as session:
+    session.sql("select 1 as one").to_arrow()
+    c = ctypes.CDLL(None)
+    c.fdopen.restype = ctypes.c_void_p
+    c.malloc_info(0, ctypes.c_void_p(c.fdopen(os.dup(1), b"w")))
+    c.fflush(None)
+"""
+
+
 def printed(program: str) -> str:
     return subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True
@@ -64,8 +75,10 @@ def test_temporaries_of_a_batch_do_not_fault_again() -> None:
 
 
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="only glibc can be told")
-def test_threads_share_heaps() -> None:
-    assert 1 <= printed(HEAPS).count("<heap ") <= -(-usable_cores() // 4)
+@pytest.mark.parametrize("program", [HEAPS, SESSION], ids=["threads", "a session"])
+def test_threads_share_heaps(program: str) -> None:
+    """Those of libraries too, which start some when they are imported."""
+    assert 1 <= printed(program).count("<heap ") <= -(-usable_cores() // 4)
 
 
 def test_another_c_library_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:

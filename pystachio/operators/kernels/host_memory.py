@@ -30,7 +30,8 @@ NUMPY: Final[dict[torch.dtype, type[np.generic]]] = {
 _SHORT_COPY: Final = 1 << 16
 """Rows that are copied or cleared in so little time, one after the other."""
 
-_ONES: Final = torch.ones(1 << 20, dtype=torch.int8)
+# By numpy: torch would start threads for it, and each thread that asks for memory gets a heap (`runtime.allocator`).
+_ONES: Final = torch.from_numpy(np.ones(1 << 20, np.int8))
 
 
 def empty(rows: int, dtype: torch.dtype) -> torch.Tensor:
