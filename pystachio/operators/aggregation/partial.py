@@ -35,14 +35,30 @@ _BATCHES_PASSED_THROUGH: Final = 7
 """After a batch that did not shrink so many are not even tried, after the next one twice as many, and so on."""
 
 
+_MOST_STATE_BYTES: Final = 32 << 20
+_STATE_SHARE: Final = 16
+"""A thread's states of a program may take so much, and all threads' together one of so many parts of the budget."""
+
+
+@dataclass(slots=True, eq=False)
+class FoldHistory:
+    """What runs of a plan have learnt of its rows. Threads may race; the worst is that something is learnt twice.
+
+    `samples`: whether a sample has said that grouping pays, by the numbers of `PartialFold.gains`. `rows`: so many were
+    folded batch by batch in one run, at most.
+    """
+
+    samples: dict[int, bool] = field(default_factory=dict)
+    rows: int = 0
+
+
 @dataclass(frozen=True, slots=True)
 class PartialAggregate:
     """Streaming: each batch by itself as partial states, in the layout of `aggregation.plan`."""
 
     input: Operator
     plan: AggregatePlan
-    _samples: dict[int, bool] = field(default_factory=dict, init=False, compare=False, repr=False)
-    """What samples said in earlier runs of the plan, by the numbers of `PartialFold.gains`."""
+    _history: FoldHistory = field(default_factory=FoldHistory, init=False, compare=False, repr=False)
 
     prefers_large_batches: ClassVar[bool] = True
 
@@ -61,8 +77,15 @@ class PartialAggregate:
         gains = tuple(_Gain() for _ in range(len(self.plan.lists) if self.plan.tagged else 1))
         # What goes to other nodes moves with its texts.
         in_place = ctx.peers is None and can_split(self.plan, ctx.stream.device)
-        direct = ctx.settings.direct_addressing
-        return PartialFold(self.plan, ctx.stream.device, direct, gains, samples=self._samples, texts_stay=in_place)
+        return PartialFold(
+            self.plan,
+            ctx.stream.device,
+            ctx.settings.direct_addressing,
+            gains,
+            history=self._history,
+            texts_stay=in_place,
+            most_state_bytes=min(_MOST_STATE_BYTES, ctx.memory.budget() // (_STATE_SHARE * ctx.settings.workers)),
+        )
 
 
 @dataclass(slots=True)
@@ -94,25 +117,36 @@ class _Gain:
 class KeptStates(Protocol):
     """States that stay between batches until the end: of groups by all keys, where there are grouping sets."""
 
+    @property
+    def nbytes(self) -> int: ...
+
     def finish(self) -> Iterator[Batch]: ...
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PartialFold:
     """An opened PartialAggregate. `gains`: of all rows, or of each list of distinct values where there are several.
-    `kept`: what programs folded in its place (`operators.fusion`). `samples`: whether a sample has said that grouping
-    pays, by the number of the gain; another run of the plan need not ask again. `texts_stay`: those of keys stay where
-    they lie until partial batches are merged."""
+    `kept`: what programs folded in its place (`operators.fusion`), of which a thread's states take no more than
+    `most_state_bytes`. `texts_stay`: those of keys stay where they lie until partial batches are merged."""
 
     plan: AggregatePlan
     device: torch.device
     allow_direct: bool
     gains: tuple[_Gain, ...]
     kept: list[KeptStates] = field(default_factory=list)
-    samples: dict[int, bool] = field(default_factory=dict)
+    history: FoldHistory = field(default_factory=FoldHistory)
     texts_stay: bool = False
+    most_state_bytes: int = 0
+    _run: FoldHistory = field(default_factory=FoldHistory, init=False)
+
+    @property
+    def expected_rows(self) -> int:
+        """At least so many rows come to be folded, as far as they were not folded by programs so far."""
+        return self.history.rows
 
     def process(self, batch: Batch) -> Iterator[Batch]:
+        self._run.rows += batch.length
+        self.history.rows = max(self.history.rows, self._run.rows)
         large = batch.length >= _SMALLEST_GROUPED_BATCH
         tried = [large and self._pays(number, batch) for number in range(len(self.gains))]
         reduce = tried if self.plan.group_width else [True]
@@ -134,11 +168,11 @@ class PartialFold:
         with gain.sampling:
             if not gain.should_reduce():
                 return False
-            pays = self.samples.get(number)
+            pays = self.history.samples.get(number)
             if pays is None:
                 expected = expected_groups(self.plan, batch, number, self.device, allow_direct=self.allow_direct)
                 pays = self._worth(batch) * expected <= batch.length
-                self.samples[number] = pays
+                self.history.samples[number] = pays
             if not pays:
                 gain.record(batch.length, batch.length)
             return pays

@@ -17,7 +17,7 @@ from pystachio.operators.fusion.kept import Written, kept_segments
 from pystachio.operators.fusion.prepared import Look, Prepared, prepared
 from pystachio.operators.fusion.run_parts import run_parts
 from pystachio.operators.fusion.segment import Segment, SegmentRows, SegmentRun
-from pystachio.operators.fusion.writing import collect_states, write_segment
+from pystachio.operators.fusion.writing import collect_states, fold_of, write_segment
 from pystachio.operators.kernels.bounds import is_within, with_measured_bounds
 from pystachio.operators.kernels.program import is_available
 from pystachio.operators.kernels.selection import settled_batch, union_bounds
@@ -31,8 +31,11 @@ _FEWEST_ROWS: Final = 2048
 
 _PAUSE: Final = Batch((), 0, None)
 
-_Key = tuple[int, tuple[object, ...], Look]
-"""Of a program: the stage that it begins with, what else it depends on, and what its columns look like."""
+_Key = tuple[int, tuple[object, ...], Look, int]
+"""Of a program: the stage that it begins with, what else it depends on, what its columns look like, and how many rows
+are expected to be folded."""
+
+_MANY_ROWS_BITS: Final = 20
 
 _MOST_PROGRAMS: Final = 32
 """Batches that keep looking different do not pay."""
@@ -72,14 +75,15 @@ class Flow:
         for batch in timed(batches, stage):
             yield from self._from(0, batch)
 
-    def _from(self, stage: int, batch: Batch) -> Iterator[Batch]:
+    def _from(self, stage: int, batch: Batch, ranges: Sequence[Bounds | None] = ()) -> Iterator[Batch]:
+        """`ranges`: of the columns of this batch and others to come, as far as they are known."""
         if stage == len(self.chain) or batch.length == 0:
             yield settled_batch(batch)
             return
         if self.fused:
             batch = Batch(tuple(map(with_measured_bounds, batch.columns)), batch.length, batch.ready)
             ready = Prepared.of(batch.columns)
-            segment = self._segment(self._written_for(stage, ready, batch.length, None), ready)
+            segment = self._segment(self._written_for(stage, ready, batch.length, None, ranges), ready)
             if segment is not None and segment.fits(ready.columns, batch.length):
                 for run in segment.run([SegmentRows(ready, ready.columns, 0, batch.length, None)]):
                     self._count(run, stage, segment.stages, 0, run.rows)
@@ -118,7 +122,8 @@ class Flow:
                     or not ready.are_addressable
                     or not ready.is_within(written.bounds)
                 ):
-                    written, look = self._written_for(0, ready, length, each), ready.look
+                    written = self._written_for(0, ready, length, each, each.reader.bounds)
+                    look = ready.look
                     own = self._segment(written, ready)
                     if own is not None and not own.takes_many:
                         columns = own.narrowed(columns, start, stop)
@@ -134,9 +139,10 @@ class Flow:
             if own is not segment:
                 segment, takes_many = own, own is not None and own.takes_many
             if own is None:
+                ranges = [each.reader.bounds[position] for position in each.reader.output]
                 for batch in each.batches():
                     producer.metrics.add_batch(rows_out=batch.length, nbytes=batch.nbytes)
-                    yield from self._from(0, batch)
+                    yield from self._from(0, batch, ranges)
             else:
                 survivors = each.piece.survivors
                 chosen = None if survivors is None else survivors.to(torch.int32)
@@ -194,16 +200,24 @@ class Flow:
     def _segment(self, written: Written | None, ready: Prepared) -> Segment | None:
         return written.segment if written is not None and ready.are_addressable else None
 
-    def _written_for(self, stage: int, ready: Prepared, length: int, scanned: ScanRows | None) -> Written | None:
+    def _written_for(
+        self, stage: int, ready: Prepared, length: int, scanned: ScanRows | None, ranges: Sequence[Bounds | None]
+    ) -> Written | None:
         variety = () if scanned is None else scanned.variety
-        key = (stage, variety, ready.look)
+        key = (stage, variety, ready.look, self._expectation())
         found = self._find(key, ready)
         if found is None and length >= _FEWEST_ROWS:
             with self._lock:
                 found = self._find(key, ready)
                 if found is None:
-                    found = self._kept_or_written(key, stage, ready, length, scanned)
+                    found = self._kept_or_written(key, stage, ready, length, scanned, ranges)
         return found
+
+    def _expectation(self) -> int:
+        """How many rows the aggregation at the end of the chain is known to get one by one, in powers of four: for many
+        of them states pay that do not pay for a batch."""
+        fold = fold_of(self.chain[-1][0]) if self.chain else None
+        return 0 if fold is None else max(0, (fold.expected_rows.bit_length() - _MANY_ROWS_BITS + 1) // 2)
 
     def _find(self, key: _Key, ready: Prepared) -> Written | None:
         for written in self._written.get(key, ()):
@@ -218,18 +232,19 @@ class Flow:
         ready: Prepared,
         length: int,
         scanned: ScanRows | None,
+        ranges: Sequence[Bounds | None],
     ) -> Written:
         """What an earlier run of the plan has kept, if it has."""
         chain = [transform for transform, _ in self.chain[stage:]]
         run = None if scanned is None else run_parts(chain, () if scanned.is_tested else scanned.reader.filters)
         if run is None or scanned is None:
-            return self._write(key, stage, ready.columns, length, scanned)
+            return self._write(key, stage, ready.columns, length, scanned, ranges)
         kept = kept_segments(scanned.reader, chain)
         # For about so many rows: within 16 times, the choices that depend on it are the same or little worse.
-        look = (scanned.is_tested, length.bit_length() // 4, run.look, ready.look)
+        look = (scanned.is_tested, length.bit_length() // 4, run.look, ready.look, key[-1])
         found = kept.find(look, ready.columns, run)
         if found is None:
-            found = self._write(key, stage, ready.columns, length, scanned)
+            found = self._write(key, stage, ready.columns, length, scanned, ranges)
             if found in self._written[key]:  # and not given up for this run only
                 kept.keep(look, ready.columns, found, run)
         else:
@@ -245,6 +260,7 @@ class Flow:
         columns: Sequence[Column | None],
         length: int,
         scanned: ScanRows | None,
+        ranges: Sequence[Bounds | None],
     ) -> Written:
         earlier = self._written.setdefault(key, [])
         if sum(map(len, self._written.values())) > _MOST_PROGRAMS:
@@ -257,17 +273,16 @@ class Flow:
             elif isinstance(column, FixedColumn):
                 bounds = column.bounds
                 if earlier:
-                    bounds = union_bounds((bounds, earlier[-1].bounds[position]))
-                if scanned is not None and scanned.reader.bounds[position] is not None:
-                    bounds = union_bounds((bounds, scanned.reader.bounds[position]))
+                    bounds = _widened(bounds, earlier[-1].bounds[position], _range_of(column.values.dtype))
+                if ranges and ranges[position] is not None:
+                    bounds = union_bounds((bounds, ranges[position]))
                 if bounds is not None and not is_within(bounds, _range_of(column.values.dtype)):
                     bounds = column.bounds
                 column = FixedColumn(column.type, column.values, column.validity, bounds)
             wide.append(column)
         chain = [transform for transform, _ in self.chain[stage:]]
         segment = write_segment(chain, wide, columns, length, scanned)
-        ranges = tuple(column.bounds if isinstance(column, FixedColumn) else None for column in wide)
-        written = Written(ranges, segment)
+        written = Written(tuple(column.bounds if isinstance(column, FixedColumn) else None for column in wide), segment)
         earlier.append(written)
         return written
 
@@ -286,6 +301,20 @@ def timed(batches: Iterator[Batch], ctx: Context) -> Iterator[Batch]:
         yield batch
         start = time.perf_counter()
     ctx.metrics.add_batch(seconds=time.perf_counter() - start, batches=0)
+
+
+def _widened(bounds: Bounds | None, earlier: Bounds | None, most: Bounds) -> Bounds | None:
+    """A range around both. Where the earlier one was too small, twice as large: values that rise from batch to batch
+    need few programs."""
+    if bounds is None or earlier is None:
+        return None
+    low, high = min(bounds[0], earlier[0]), max(bounds[1], earlier[1])
+    span = high - low
+    if bounds[0] < earlier[0]:
+        low = min(low, max(low - span, most[0]))
+    if bounds[1] > earlier[1]:
+        high = max(high, min(high + span, most[1]))
+    return low, high
 
 
 def _range_of(dtype: torch.dtype) -> Bounds:

@@ -25,6 +25,7 @@ from pystachio.operators.fusion.groups import (
     StateColumn,
     are_addressable,
     folded_rows,
+    pay_in_the_end,
 )
 from pystachio.operators.fusion.trace import Form, Input, NotTraceable, Symbol, TableRow, Trace
 from pystachio.operators.kernels.instructions import Operation, Register
@@ -42,7 +43,9 @@ def fold(trace: Trace, partial: PartialFold, fields: Sequence[Symbol | None]) ->
     slots = math.prod(each.span for each in digits)
     widest = max(digits, key=lambda each: each.span, default=None)
     accumulators = 1 + len(plan.states)
-    rebased = not are_addressable(slots, trace.rows, accumulators)
+    rebased = not are_addressable(slots, trace.rows, accumulators) and not pay_in_the_end(
+        slots, partial.expected_rows, accumulators, partial.most_state_bytes - sum(each.nbytes for each in partial.kept)
+    )
     if rebased:
         # The widest key comes first, then the other digits do not depend on its range.
         assert widest is not None

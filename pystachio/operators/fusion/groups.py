@@ -23,8 +23,8 @@ FEWEST_SLOTS: Final = 4096
 _SLOTS_PER_ROW: Final = 2
 _MOST_STATE_BYTES: Final = 8 << 20
 _PART_STATE_BYTES: Final = 3 * _MOST_STATE_BYTES // 4
-_MOST_JOINED_BYTES: Final = 1 << 20
-"""Sets of states that are larger are merged as partial batches, by several threads."""
+_MOST_JOINED_BYTES: Final = 256 << 20
+"""Sets of states that are larger, all together, are merged as partial batches, by several threads."""
 
 LARGEST_SUM: Final = 2**62
 
@@ -155,6 +155,11 @@ class FoldedGroups:
     _lock: threading.Lock = field(default_factory=threading.Lock, init=False)
 
     @property
+    def nbytes(self) -> int:
+        """Of a thread's states, where they stay from run to run."""
+        return 0 if self.rebased is not None else _state_bytes(self.slots, len(self.accumulators))
+
+    @property
     def rows(self) -> list[tuple[Column, ...]]:
         """The columns of each RowKey."""
         return [key.of for key in self.keys if isinstance(key, RowKey)]
@@ -217,9 +222,10 @@ class FoldedGroups:
             idle, self._idle[:] = list(self._idle), []
             full, self._full[:] = list(self._full), []
         yield from full
+        few = sum(values.nbytes for states in idle for values in states.states) <= _MOST_JOINED_BYTES
         together: list[Accumulated] = []
         for states in idle:
-            if together and self._can_join(together[-1], states):
+            if together and few and (together[-1].rows + states.rows) * self.largest < LARGEST_SUM:
                 self._join(together[-1], states)
             else:
                 together.append(states)
@@ -227,10 +233,6 @@ class FoldedGroups:
             batch = self._batch(states)
             if batch is not None:
                 yield batch
-
-    def _can_join(self, states: Accumulated, others: Accumulated) -> bool:
-        is_small = sum(values.nbytes for values in states.states) <= _MOST_JOINED_BYTES
-        return is_small and (states.rows + others.rows) * self.largest < LARGEST_SUM
 
     def _join(self, states: Accumulated, others: Accumulated) -> None:
         """The other states into `states`, which have the same slots."""
@@ -320,6 +322,11 @@ def _validity(valid: _Array) -> torch.Tensor | None:
 
 def are_addressable(slots: int, rows: int, accumulators: int) -> bool:
     return _is_dense(slots, rows) and _state_bytes(slots, accumulators) <= _MOST_STATE_BYTES
+
+
+def pay_in_the_end(slots: int, expected: int, accumulators: int, most_bytes: int) -> bool:
+    """Whether to address more slots than one run fills: states stay from run to run, of `expected` rows."""
+    return _is_dense(slots, expected) and _state_bytes(slots, accumulators) <= most_bytes
 
 
 def _is_dense(slots: int, rows: int) -> bool:

@@ -92,14 +92,16 @@ def write_segment(
 def collect_states(segment: Segment, chain: Sequence[Transform]) -> None:
     """Have the aggregation that the segment folds for put out what it folds, at the end."""
     if segment.folded is not None:
-        _fold_of(chain[segment.stages - 1]).kept.append(segment.folded)
+        fold = fold_of(chain[segment.stages - 1])
+        assert fold is not None
+        fold.kept.append(segment.folded)
 
 
-def _fold_of(transform: Transform) -> PartialFold:
+def fold_of(transform: Transform) -> PartialFold | None:
+    """The aggregation, if it is one."""
     if isinstance(transform, Coalesced):
-        return _fold_of(transform.transform)
-    assert isinstance(transform, PartialFold)
-    return transform
+        return fold_of(transform.transform)
+    return transform if isinstance(transform, PartialFold) else None
 
 
 def _write_tests(trace: Trace, reader: RowReader, fields: Fields) -> tuple[FilterUse | None, ...]:

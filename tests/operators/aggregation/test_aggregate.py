@@ -275,16 +275,17 @@ def test_a_row_that_a_filter_leaves_out_is_no_first_value(harness: Any, rows: in
     assert found == {n: f"{n}" if n % 3 == 1 else None for n in range(rows)}
 
 
+@pytest.mark.parametrize("few", [1, 10**6])
 @pytest.mark.parametrize("rows_of_each", [1, 3])
 @pytest.mark.parametrize("rows", [40, 41])
 @pytest.mark.parametrize("keys", [(0,), (0, 1)])
 def test_clustered_keys(
-    harness: Any, monkeypatch: pytest.MonkeyPatch, rows_of_each: int, rows: int, keys: tuple[int, ...]
+    harness: Any, monkeypatch: pytest.MonkeyPatch, few: int, rows_of_each: int, rows: int, keys: tuple[int, ...]
 ) -> None:
     """Groups whose rows are beside each other, some of them in two batches; with thresholds for many rows."""
     monkeypatch.setattr(aggregate_module, "_ORDERED_ROWS", 1)
     monkeypatch.setattr(aggregate_module, "_MERGE_ROWS", 100)
-    monkeypatch.setattr(key_ranges, "_FEW_ROWS", 1)
+    monkeypatch.setattr(key_ranges, "_FEW_ROWS", few)
     seen: list[bool] = []
     parts = key_ranges.KeyRanges.parts
     monkeypatch.setattr(

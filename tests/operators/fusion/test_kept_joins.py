@@ -15,10 +15,11 @@ import pytest
 import torch
 
 import pystachio
+from pystachio.operators.column import Bounds
 from pystachio.operators.fusion import flow
 from pystachio.operators.fusion.groups import RowKey
 from pystachio.operators.fusion.kept import KeptSegments, Written
-from pystachio.operators.fusion.prepared import Look, Prepared
+from pystachio.operators.fusion.prepared import Prepared
 from pystachio.operators.fusion.segment import Segment
 from pystachio.operators.kernels import native
 from pystachio.operators.scans.rows import ScanRows, UnitRows
@@ -241,16 +242,17 @@ def test_a_kept_program_is_the_one_that_would_be_written(
 
     def checking(
         self: flow.Flow,
-        key: tuple[int, tuple[object, ...], Look],
+        key: flow._Key,
         stage: int,
         ready: Prepared,
         length: int,
         scanned: ScanRows | None,
+        ranges: Sequence[Bounds | None],
     ) -> Written:
         hits.clear()
-        found = once(self, key, stage, ready, length, scanned)
+        found = once(self, key, stage, ready, length, scanned, ranges)
         if hits and hits[0] is not None:
-            anew = flow.Flow(self.chain, self.fused)._write(key, stage, ready.columns, length, scanned)
+            anew = flow.Flow(self.chain, self.fused)._write(key, stage, ready.columns, length, scanned, ranges)
             assert (found.segment is None) == (anew.segment is None)
             if found.segment is not None and anew.segment is not None and found.bounds == anew.bounds:
                 assert_same(found.segment, anew.segment)
