@@ -63,7 +63,7 @@ _BY_PLACE = (
 )
 """The first prefix that fits says what a file below `pystachio` is about."""
 
-_IDLE = {("runtime/worker_pool.py", "get"), ("runtime/host.py", "_run")}
+_IDLE = {("runtime/worker_pool.py", "Inbox.get"), ("runtime/host.py", "NodeHost._run")}
 """Where a thread waits for work when it has none; beside these, threads wait in the standard library."""
 
 
@@ -229,7 +229,7 @@ def _kind(leaf: FrameType) -> str | None:
         name = frame.f_code.co_filename
         if name.startswith(_ROOT):
             place = name.removeprefix(_ROOT)
-            if frame is leaf and (place, frame.f_code.co_name) in _IDLE:
+            if frame is leaf and (place, frame.f_code.co_qualname) in _IDLE:
                 return None
             return next((kind for prefix, kind in _BY_PLACE if place.startswith(prefix)), "other")
         frame = frame.f_back

@@ -25,9 +25,6 @@ _HOME = {
     "connect": ("pystachio.session", "connect"),
 }
 
-_OWNERS = ("Session", "connect")
-"""Names for those who will have a node in their process."""
-
 
 def __getattr__(name: str) -> Any:
     if name == "errors":
@@ -35,8 +32,9 @@ def __getattr__(name: str) -> Any:
     if name not in _HOME:
         raise AttributeError(f"module 'pystachio' has no attribute {name!r}")
     module, attribute = _HOME[name]
-    if name in _OWNERS:
-        # Before anything is imported that starts threads: a thread that has a heap of its own keeps it.
+    if name == "connect":
+        # For the node that will be in this process, and before anything is imported that starts threads: one that has a
+        # heap of its own keeps it.
         import_module("pystachio.runtime.allocator").keep_freed_memory()
     return getattr(import_module(module), attribute)
 

@@ -103,7 +103,7 @@ class Aggregate:
             waiting, parts = await self._received(ctx, inputs[0], reservation, ranges)
             rows = sum(batch.length for batch in waiting)
             if not parts and rows >= _ORDERED_ROWS:
-                clustered = await ctx.stream.run(_parts_by_ranges, ranges, waiting)
+                clustered = await ctx.stream.run(ranges.parts, waiting)
                 if clustered is not None:
                     waiting, parts = [], clustered
                     del clustered
@@ -226,7 +226,7 @@ class Aggregate:
             waiting_bytes += batch.nbytes
             if waiting_rows < enough_rows and waiting_bytes < enough_bytes:
                 continue
-            if is_first and await ctx.stream.run(_merging_is_vain, ranges, waiting):
+            if is_first and await ctx.stream.run(ranges.merging_is_vain, waiting):
                 enough_rows, enough_bytes = 2 * waiting_rows, 2 * waiting_bytes
                 continue
             is_first = False
@@ -298,16 +298,6 @@ class Aggregate:
         whole = await ctx.stream.run(merged, self.plan, waiting, ctx.stream.device, allow_direct=direct)
         await reservation.resize(whole.nbytes)
         return whole
-
-
-def _parts_by_ranges(ranges: KeyRanges, waiting: Sequence[Batch]) -> list[Part] | None:
-    ranges.look_at(waiting)
-    return ranges.parts(waiting)
-
-
-def _merging_is_vain(ranges: KeyRanges, waiting: Sequence[Batch]) -> bool:
-    ranges.look_at(waiting)
-    return ranges.merging_is_vain()
 
 
 def _are_many(waiting: Sequence[Batch]) -> bool:

@@ -36,19 +36,30 @@ _BATCHES_PASSED_THROUGH: Final = 7
 
 
 _MOST_STATE_BYTES: Final = 32 << 20
+"""What a thread's states of programs may take together, where they are many,"""
 _STATE_SHARE: Final = 16
-"""A thread's states of a program may take so much, and all threads' together one of so many parts of the budget."""
+"""and all threads' together: one of so many parts of the budget."""
 
 
 @dataclass(slots=True, eq=False)
 class FoldHistory:
-    """What runs of a plan have learnt of its rows. Threads may race; the worst is that something is learnt twice.
+    """What runs of a plan have learnt of its rows, for those to come. Threads may race; the worst is that something is
+    learnt twice.
 
-    `samples`: whether a sample has said that grouping pays, by the numbers of `PartialFold.gains`. `rows`: so many were
-    folded batch by batch in one run, at most.
+    `samples`: whether a sample has said that grouping pays, by the numbers of `PartialFold.gains`. `rows`: so many came
+    that were folded by themselves, or into states that stay; in the last run, or in this one if it has seen more.
+    `unordered`: of so many units a part of the rows has nearly as many groups as all of them.
     """
 
     samples: dict[int, bool] = field(default_factory=dict)
+    rows: int = 0
+    unordered: int = 0
+
+
+@dataclass(slots=True, eq=False)
+class _Seen:
+    """Rows of one run."""
+
     rows: int = 0
 
 
@@ -120,6 +131,9 @@ class KeptStates(Protocol):
     @property
     def nbytes(self) -> int: ...
 
+    @property
+    def rows_in_states(self) -> int: ...
+
     def finish(self) -> Iterator[Batch]: ...
 
 
@@ -137,16 +151,20 @@ class PartialFold:
     history: FoldHistory = field(default_factory=FoldHistory)
     texts_stay: bool = False
     most_state_bytes: int = 0
-    _run: FoldHistory = field(default_factory=FoldHistory, init=False)
+    _seen: _Seen = field(default_factory=_Seen, init=False)
 
     @property
     def expected_rows(self) -> int:
-        """At least so many rows come to be folded, as far as they were not folded by programs so far."""
+        """About so many rows come to be folded by themselves, or into states that stay."""
         return self.history.rows
 
+    def has_room(self, nbytes: int) -> bool:
+        """For states of so many bytes in each thread, beside those that programs have."""
+        return nbytes + sum(each.nbytes for each in self.kept) <= self.most_state_bytes
+
     def process(self, batch: Batch) -> Iterator[Batch]:
-        self._run.rows += batch.length
-        self.history.rows = max(self.history.rows, self._run.rows)
+        self._seen.rows += batch.length
+        self.history.rows = max(self.history.rows, self._seen.rows)
         large = batch.length >= _SMALLEST_GROUPED_BATCH
         tried = [large and self._pays(number, batch) for number in range(len(self.gains))]
         reduce = tried if self.plan.group_width else [True]
@@ -187,6 +205,7 @@ class PartialFold:
         return _WORTH_OF_TEXTS if stay and self.texts_stay else _WORTH_OF_MOVED_TEXTS
 
     def finish(self) -> Iterator[Batch] | None:
+        self.history.rows = self._seen.rows + sum(each.rows_in_states for each in self.kept)
         return self._finished() if self.kept else None
 
     def _finished(self) -> Iterator[Batch]:

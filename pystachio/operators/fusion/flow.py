@@ -7,7 +7,7 @@ import time
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, NamedTuple
 
 import torch
 
@@ -17,7 +17,7 @@ from pystachio.operators.fusion.kept import Written, kept_segments
 from pystachio.operators.fusion.prepared import Look, Prepared, prepared
 from pystachio.operators.fusion.run_parts import run_parts
 from pystachio.operators.fusion.segment import Segment, SegmentRows, SegmentRun
-from pystachio.operators.fusion.writing import collect_states, fold_of, write_segment
+from pystachio.operators.fusion.writing import collect_states, fold_of, has_room, write_segment
 from pystachio.operators.kernels.bounds import is_within, with_measured_bounds
 from pystachio.operators.kernels.program import is_available
 from pystachio.operators.kernels.selection import settled_batch, union_bounds
@@ -31,14 +31,29 @@ _FEWEST_ROWS: Final = 2048
 
 _PAUSE: Final = Batch((), 0, None)
 
-_Key = tuple[int, tuple[object, ...], Look, int]
-"""Of a program: the stage that it begins with, what else it depends on, what its columns look like, and how many rows
-are expected to be folded."""
+_Expectation = tuple[int, bool]
+"""How many rows are expected to be folded, in powers of four, and whether units may be folded in parts."""
+
+_Key = tuple[int, tuple[object, ...], Look, _Expectation]
+"""Of a program: the stage that it begins with, what else it depends on, what its columns look like, and what is
+expected."""
 
 _MANY_ROWS_BITS: Final = 20
+"""Fewer rows of more groups than a batch has are not worth other programs."""
+
+_MOST_UNORDERED: Final = 3
+"""After so many units whose groups are in no order none is tried in parts any more."""
 
 _MOST_PROGRAMS: Final = 32
 """Batches that keep looking different do not pay."""
+
+
+class _Origin(NamedTuple):
+    """Where the rows of a program come from: a scan (`scanned` are some of them), or another stage. `ranges` are of the
+    columns of all rows to come, by the program's positions, as far as they are known."""
+
+    scanned: ScanRows | None
+    ranges: Sequence[Bounds | None]
 
 
 @dataclass(slots=True, eq=False)
@@ -49,8 +64,6 @@ class Flow:
     fused: bool
     _written: dict[_Key, list[Written]] = field(default_factory=dict)
     _lock: threading.Lock = field(default_factory=threading.Lock)
-    _unordered: set[Segment] = field(default_factory=set)
-    """Whose groups are all over a unit: a part of its rows has nearly as many as all of them."""
 
     def push(self, batches: Iterable[Batch | ScanRows | HotRows], producer: Context) -> Iterator[Batch]:
         """What the end of the chain puts out. An empty batch is a chance to pause."""
@@ -83,7 +96,7 @@ class Flow:
         if self.fused:
             batch = Batch(tuple(map(with_measured_bounds, batch.columns)), batch.length, batch.ready)
             ready = Prepared.of(batch.columns)
-            segment = self._segment(self._written_for(stage, ready, batch.length, None, ranges), ready)
+            segment = self._segment(self._written_for(stage, ready, batch.length, _Origin(None, ranges)), ready)
             if segment is not None and segment.fits(ready.columns, batch.length):
                 for run in segment.run([SegmentRows(ready, ready.columns, 0, batch.length, None)]):
                     self._count(run, stage, segment.stages, 0, run.rows)
@@ -122,7 +135,7 @@ class Flow:
                     or not ready.are_addressable
                     or not ready.is_within(written.bounds)
                 ):
-                    written = self._written_for(0, ready, length, each, each.reader.bounds)
+                    written = self._written_for(0, ready, length, _Origin(each, each.reader.bounds))
                     look = ready.look
                     own = self._segment(written, ready)
                     if own is not None and not own.takes_many:
@@ -153,19 +166,19 @@ class Flow:
     def _smaller(self, segment: Segment, columns: Sequence[Column | None], rows: ScanRows) -> list[ScanRows]:
         """The rows in parts that fit into the segment, if there are such."""
         parts = segment.parts_that_fit(columns, rows.length)
-        if parts == 1 or rows.piece.survivors is not None or segment in self._unordered:
+        if parts == 1 or rows.piece.survivors is not None:
             return []
         length = -(-rows.length // parts)
         smaller = [rows]
         while smaller[-1].length > length:
             smaller += smaller.pop().split(length)
         first = smaller[0].piece
-        if not segment.fits(
-            segment.narrowed(prepared(rows).columns, first.start, first.stop), first.stop - first.start
-        ):
-            self._unordered.add(segment)
-            return []
-        return smaller
+        if segment.fits(segment.narrowed(prepared(rows).columns, first.start, first.stop), first.stop - first.start):
+            return smaller
+        fold = fold_of(self.chain[-1][0])
+        assert fold is not None, "which the segment folds for"
+        fold.history.unordered += 1
+        return []
 
     def _run(
         self, segment: Segment, rows: Sequence[SegmentRows], scanned: ScanRows, producer: Context
@@ -200,24 +213,25 @@ class Flow:
     def _segment(self, written: Written | None, ready: Prepared) -> Segment | None:
         return written.segment if written is not None and ready.are_addressable else None
 
-    def _written_for(
-        self, stage: int, ready: Prepared, length: int, scanned: ScanRows | None, ranges: Sequence[Bounds | None]
-    ) -> Written | None:
-        variety = () if scanned is None else scanned.variety
+    def _written_for(self, stage: int, ready: Prepared, length: int, origin: _Origin) -> Written | None:
+        variety = () if origin.scanned is None else origin.scanned.variety
         key = (stage, variety, ready.look, self._expectation())
         found = self._find(key, ready)
         if found is None and length >= _FEWEST_ROWS:
             with self._lock:
                 found = self._find(key, ready)
                 if found is None:
-                    found = self._kept_or_written(key, stage, ready, length, scanned, ranges)
+                    found = self._kept_or_written(key, ready, length, origin)
         return found
 
-    def _expectation(self) -> int:
-        """How many rows the aggregation at the end of the chain is known to get one by one, in powers of four: for many
-        of them states pay that do not pay for a batch."""
+    def _expectation(self) -> _Expectation:
+        """Of the aggregation at the end of the chain, if there is one: for many rows states pay that do not pay for a
+        batch."""
         fold = fold_of(self.chain[-1][0]) if self.chain else None
-        return 0 if fold is None else max(0, (fold.expected_rows.bit_length() - _MANY_ROWS_BITS + 1) // 2)
+        if fold is None:
+            return 0, False
+        bits = fold.expected_rows.bit_length() - _MANY_ROWS_BITS
+        return max(0, (bits + 1) // 2), fold.history.unordered < _MOST_UNORDERED
 
     def _find(self, key: _Key, ready: Prepared) -> Written | None:
         for written in self._written.get(key, ()):
@@ -225,26 +239,19 @@ class Flow:
                 return written
         return None
 
-    def _kept_or_written(
-        self,
-        key: _Key,
-        stage: int,
-        ready: Prepared,
-        length: int,
-        scanned: ScanRows | None,
-        ranges: Sequence[Bounds | None],
-    ) -> Written:
+    def _kept_or_written(self, key: _Key, ready: Prepared, length: int, origin: _Origin) -> Written:
         """What an earlier run of the plan has kept, if it has."""
-        chain = [transform for transform, _ in self.chain[stage:]]
+        scanned = origin.scanned
+        chain = [transform for transform, _ in self.chain[key[0] :]]
         run = None if scanned is None else run_parts(chain, () if scanned.is_tested else scanned.reader.filters)
         if run is None or scanned is None:
-            return self._write(key, stage, ready.columns, length, scanned, ranges)
+            return self._write(key, ready.columns, length, origin)
         kept = kept_segments(scanned.reader, chain)
         # For about so many rows: within 16 times, the choices that depend on it are the same or little worse.
         look = (scanned.is_tested, length.bit_length() // 4, run.look, ready.look, key[-1])
         found = kept.find(look, ready.columns, run)
-        if found is None:
-            found = self._write(key, stage, ready.columns, length, scanned, ranges)
+        if found is None or (found.segment is not None and not has_room(found.segment, chain)):
+            found = self._write(key, ready.columns, length, origin)
             if found in self._written[key]:  # and not given up for this run only
                 kept.keep(look, ready.columns, found, run)
         else:
@@ -253,38 +260,54 @@ class Flow:
                 collect_states(found.segment, chain)
         return found
 
-    def _write(
-        self,
-        key: _Key,
-        stage: int,
-        columns: Sequence[Column | None],
-        length: int,
-        scanned: ScanRows | None,
-        ranges: Sequence[Bounds | None],
-    ) -> Written:
+    def _write(self, key: _Key, columns: Sequence[Column | None], length: int, origin: _Origin) -> Written:
+        for other in [other for other in self._written if other[-1] != key[-1]]:
+            del self._written[other]  # nobody will ask for it
         earlier = self._written.setdefault(key, [])
         if sum(map(len, self._written.values())) > _MOST_PROGRAMS:
             return Written((None,) * len(columns), None)
-        wide: list[Column | None] = []
-        for position, column in enumerate(columns):
-            if isinstance(column, FixedColumn) and column.values.dtype.is_floating_point:
-                # One without a value may have been given a range.
-                column = FixedColumn(column.type, column.values, column.validity)
-            elif isinstance(column, FixedColumn):
-                bounds = column.bounds
-                if earlier:
-                    bounds = _widened(bounds, earlier[-1].bounds[position], _range_of(column.values.dtype))
-                if ranges and ranges[position] is not None:
-                    bounds = union_bounds((bounds, ranges[position]))
-                if bounds is not None and not is_within(bounds, _range_of(column.values.dtype)):
-                    bounds = column.bounds
-                column = FixedColumn(column.type, column.values, column.validity, bounds)
-            wide.append(column)
-        chain = [transform for transform, _ in self.chain[stage:]]
-        segment = write_segment(chain, wide, columns, length, scanned)
+        chain = [transform for transform, _ in self.chain[key[0] :]]
+        before = earlier[-1] if earlier else None
+        in_parts = key[-1][1]
+        wide = _wide(columns, before, origin.ranges, is_generous=True)
+        segment = write_segment(chain, wide, columns, length, origin.scanned, in_parts=in_parts)
+        if (
+            before is not None
+            and before.segment is not None
+            and (segment is None or segment.stages < before.segment.stages)
+        ):
+            # What can be proved of what was seen so far may be more.
+            exact = _wide(columns, before, origin.ranges, is_generous=False)
+            better = write_segment(chain, exact, columns, length, origin.scanned, in_parts=in_parts)
+            if better is not None and (segment is None or better.stages > segment.stages):
+                wide, segment = exact, better
         written = Written(tuple(column.bounds if isinstance(column, FixedColumn) else None for column in wide), segment)
         earlier.append(written)
         return written
+
+
+def _wide(
+    columns: Sequence[Column | None], before: Written | None, ranges: Sequence[Bounds | None], *, is_generous: bool
+) -> list[Column | None]:
+    """The columns with the ranges in which those to come are expected, by the program `before`; `is_generous`: in
+    wider ones than any that was seen."""
+    wide: list[Column | None] = []
+    for position, column in enumerate(columns):
+        if isinstance(column, FixedColumn) and column.values.dtype.is_floating_point:
+            # One without a value may have been given a range.
+            column = FixedColumn(column.type, column.values, column.validity)
+        elif isinstance(column, FixedColumn):
+            bounds, most = column.bounds, _range_of(column.values.dtype)
+            if before is not None:
+                known = before.bounds[position]
+                bounds = _widened(bounds, known, most) if is_generous else union_bounds((bounds, known))
+            if ranges and ranges[position] is not None:
+                bounds = union_bounds((bounds, ranges[position]))
+            if bounds is not None and not is_within(bounds, most):
+                bounds = column.bounds
+            column = FixedColumn(column.type, column.values, column.validity, bounds)
+        wide.append(column)
+    return wide
 
 
 def can_fuse(ctx: Context) -> bool:

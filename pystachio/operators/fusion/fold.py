@@ -43,8 +43,9 @@ def fold(trace: Trace, partial: PartialFold, fields: Sequence[Symbol | None]) ->
     slots = math.prod(each.span for each in digits)
     widest = max(digits, key=lambda each: each.span, default=None)
     accumulators = 1 + len(plan.states)
-    rebased = not are_addressable(slots, trace.rows, accumulators) and not pay_in_the_end(
-        slots, partial.expected_rows, accumulators, partial.most_state_bytes - sum(each.nbytes for each in partial.kept)
+    rebased = not (
+        are_addressable(slots, trace.rows, accumulators)
+        or pay_in_the_end(slots, partial.expected_rows, accumulators, partial.most_state_bytes)
     )
     if rebased:
         # The widest key comes first, then the other digits do not depend on its range.
@@ -80,7 +81,7 @@ def fold(trace: Trace, partial: PartialFold, fields: Sequence[Symbol | None]) ->
         origin = widest.symbols[0].values
         assert isinstance(origin, Input)
         base = Rebased(origin.position, offset, tuple(writer.folds))
-    return FoldedGroups(
+    folded = FoldedGroups(
         tuple(keys),
         slots,
         tuple(writer.accumulators),
@@ -90,6 +91,9 @@ def fold(trace: Trace, partial: PartialFold, fields: Sequence[Symbol | None]) ->
         base,
         bool(plan.sets),
     )
+    if folded.is_large and not partial.has_room(folded.nbytes):
+        raise NotTraceable("states that take too much")
+    return folded
 
 
 def _known(symbol: Symbol | None) -> Symbol:

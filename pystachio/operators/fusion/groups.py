@@ -23,7 +23,7 @@ FEWEST_SLOTS: Final = 4096
 _SLOTS_PER_ROW: Final = 2
 _MOST_STATE_BYTES: Final = 8 << 20
 _PART_STATE_BYTES: Final = 3 * _MOST_STATE_BYTES // 4
-_MOST_JOINED_BYTES: Final = 256 << 20
+_MOST_JOINED_BYTES: Final = 64 << 20
 """Sets of states that are larger, all together, are merged as partial batches, by several threads."""
 
 LARGEST_SUM: Final = 2**62
@@ -158,6 +158,16 @@ class FoldedGroups:
     def nbytes(self) -> int:
         """Of a thread's states, where they stay from run to run."""
         return 0 if self.rebased is not None else _state_bytes(self.slots, len(self.accumulators))
+
+    @property
+    def is_large(self) -> bool:
+        """Whether its states are more than any program may have."""
+        return self.nbytes > _MOST_STATE_BYTES
+
+    @property
+    def rows_in_states(self) -> int:
+        """Before they are put out."""
+        return sum(states.rows for states in self._idle)
 
     @property
     def rows(self) -> list[tuple[Column, ...]]:

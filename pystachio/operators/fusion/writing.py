@@ -34,11 +34,13 @@ def write_segment(
     first: Sequence[Column | None],
     rows: int,
     scanned: ScanRows | None,
+    *,
+    in_parts: bool = False,
 ) -> Segment | None:
     """As much of the chain as a program can do; None when that is nothing, or nothing that pays.
 
     `columns` are those of a batch, or of `scanned` by position, with ranges in which all to come are expected; `first`
-    are the same with their own.
+    are the same with their own. `in_parts`: units whose fold has too many states at once may be folded in parts.
     """
     trace = Trace(rows)
     fields = input_symbols(columns)
@@ -63,7 +65,7 @@ def write_segment(
         saved = trace.saved()
         try:
             made = _write_stage(trace, transform, fields)
-            if isinstance(made, FoldedGroups) and not _may_fit(made, first, rows, scanned):
+            if isinstance(made, FoldedGroups) and not _may_fit(made, first, rows, scanned, in_parts):
                 raise NotTraceable("groups that are too far apart")
         except NotTraceable:
             trace.restore(saved)
@@ -97,6 +99,15 @@ def collect_states(segment: Segment, chain: Sequence[Transform]) -> None:
         fold.kept.append(segment.folded)
 
 
+def has_room(segment: Segment, chain: Sequence[Transform]) -> bool:
+    """Whether the aggregation that the segment folds for, if it does, has room for its states."""
+    if segment.folded is None or not segment.folded.is_large:
+        return True
+    fold = fold_of(chain[segment.stages - 1])
+    assert fold is not None
+    return fold.has_room(segment.folded.nbytes)
+
+
 def fold_of(transform: Transform) -> PartialFold | None:
     """The aggregation, if it is one."""
     if isinstance(transform, Coalesced):
@@ -121,12 +132,15 @@ def _write_tests(trace: Trace, reader: RowReader, fields: Fields) -> tuple[Filte
     return tuple(tested)
 
 
-def _may_fit(folded: FoldedGroups, columns: Sequence[Column | None], rows: int, scanned: ScanRows | None) -> bool:
+def _may_fit(
+    folded: FoldedGroups, columns: Sequence[Column | None], rows: int, scanned: ScanRows | None, in_parts: bool
+) -> bool:
     """Whether all rows of a unit can be folded, at once or in parts."""
     if scanned is None:
         return folded.fits(columns, rows)
     rows = scanned.unit_rows
-    return folded.fits(columns, rows) or folded.parts_that_fit(columns, rows) > 1
+    can_split = in_parts and scanned.piece.survivors is None
+    return folded.fits(columns, rows) or (can_split and folded.parts_that_fit(columns, rows) > 1)
 
 
 def _write_stage(trace: Trace, transform: Transform, fields: Fields) -> Fields | FoldedGroups:

@@ -23,6 +23,7 @@ CPU = torch.device("cpu")
 @pytest.fixture(autouse=True)
 def _parts_of_few_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(key_ranges, "_FEW_ROWS", 8)
+    monkeypatch.setattr(key_ranges, "_SMALL_ROWS", 0)
 
 
 def plan(*keys: pa.DataType) -> AggregatePlan:
@@ -39,15 +40,13 @@ def keys_of(batches: Sequence[Batch]) -> list[int]:
     return [key for each in batches for key in each.columns[0].values.tolist()]  # type: ignore[union-attr]
 
 
-def ranges_of(batches: Sequence[Batch]) -> KeyRanges:
-    ranges = KeyRanges(plan(), CPU)
-    ranges.look_at(batches)
-    return ranges
+def ranges() -> KeyRanges:
+    return KeyRanges(plan(), CPU)
 
 
 def parts_of(*keys: Sequence[int]) -> list[list[int]] | None:
     batches = [batch(each) for each in keys]
-    parts = ranges_of(batches).parts(batches)
+    parts = ranges().parts(batches)
     if parts is not None:
         check(parts, batches)
     return None if parts is None else [sorted(keys_of(part.batches)) for part in parts]
@@ -81,7 +80,7 @@ def test_ranges_that_overlap_are_merged_as_one_part() -> None:
 
 def test_a_key_twice_in_one_batch_is_merged() -> None:
     batches = [batch([1, 1, 5]), batch([7, 8])]
-    parts = ranges_of(batches).parts(batches)
+    parts = ranges().parts(batches)
     assert parts is not None
     check(parts, batches)
     assert [part.is_merged for part in parts] == [False, True]
@@ -99,15 +98,14 @@ def test_empty_batches_are_in_no_part() -> None:
 )
 def test_other_keys_have_no_ranges(odd: Batch) -> None:
     batches = [batch([10, 11]), odd]
-    ranges = ranges_of(batches)
-    assert ranges.parts(batches) is None
-    assert not ranges.merging_is_vain()
+    known = ranges()
+    assert known.parts(batches) is None
+    assert not known.merging_is_vain(batches)
 
 
 def test_without_keys_there_are_no_ranges() -> None:
-    ranges = KeyRanges(plan_aggregate((Field("k", pa.int64()),), (), (), ()), CPU)
-    ranges.look_at([Batch((), 3, None)])
-    assert ranges.parts([]) is None
+    known = KeyRanges(plan_aggregate((Field("k", pa.int64()),), (), (), ()), CPU)
+    assert known.parts([Batch((), 3, None)]) is None
 
 
 def test_what_one_worker_would_merge_alone_is_no_part() -> None:
@@ -122,39 +120,92 @@ def test_a_key_that_nearly_all_batches_have_is_no_part() -> None:
 
 def test_merging_is_vain_as_long_as_few_batches_overlap() -> None:
     batches = [batch(range(10 * number, 10 * number + 10)) for number in range(8)]
-    ranges = ranges_of(batches)
-    assert ranges.merging_is_vain()
+    known = ranges()
+    assert known.merging_is_vain(batches)
     batches.append(batch([5, 6]))
-    ranges.look_at(batches)
-    assert ranges.merging_is_vain()
+    assert known.merging_is_vain(batches)
     batches.append(batch([25, 26, 45]))
-    ranges.look_at(batches)
-    assert not ranges.merging_is_vain()
+    assert not known.merging_is_vain(batches)
 
 
 def test_ranges_of_batches_that_were_merged_are_forgotten() -> None:
-    batches = [batch([1, 2]), batch([3, 4])]
-    ranges = ranges_of(batches)
-    ranges.forget()
-    assert ranges.parts([batch([1, 2, 3, 4])]) is None
+    batches = [batch([1, 2]), batch([3, 4]), batch([1, 4])]
+    known = ranges()
+    assert not known.merging_is_vain(batches)
+    known.forget()
+    merged = [batch([1, 2, 3, 4]), batch([5])]
+    parts = known.parts(merged)
+    assert parts is not None
+    assert [part.is_merged for part in parts] == [True, True]
+
+
+def test_keys_of_several_widths() -> None:
+    """A key at which ranges meet may be too large for another batch of its cluster."""
+    batches = [
+        batch([0, 100], torch.int8),
+        batch([90, 40_000], torch.int32),
+        batch([40_000, 2**40], torch.int64),
+        batch([-(2**63), -5], torch.int64),
+    ]
+    parts = ranges().parts(batches)
+    assert parts is not None
+    check(parts, batches)
+    assert sorted(keys_of(parts[-1].batches)) == [40_000, 40_000]
+
+
+@pytest.mark.parametrize("empty", [batch([], torch.float64), Batch((batch([None]).columns[0],), 0, None)])
+def test_a_batch_without_rows_says_nothing_of_the_keys(empty: Batch) -> None:
+    batches = [batch([1, 2]), empty, batch([3])]
+    parts = ranges().parts(batches)
+    assert parts is not None
+    assert [keys_of(part.batches) for part in parts] == [[1, 2], [3]]
+
+
+def test_groups_by_several_keys_in_order_are_each_there_once() -> None:
+    def pairs(first: Sequence[int], second: Sequence[int]) -> Batch:
+        columns = tuple(FixedColumn(pa.int64(), torch.tensor(values)) for values in (first, second))
+        return Batch(columns, len(first), None)
+
+    two = plan_aggregate((Field("k", pa.int64()), Field("l", pa.int64())), (0, 1), (), ())
+    batches = [pairs([1, 1, 2], [1, 2, 1]), pairs([3, 3, 4], [7, 8, 8])]
+    parts = KeyRanges(two, CPU).parts(batches)
+    assert parts is not None
+    assert [part.is_merged for part in parts] == [True, True]
+    assert KeyRanges(two, CPU).merging_is_vain(batches)
+    twice = [pairs([1, 1, 2], [1, 1, 1]), batches[1]]
+    parts = KeyRanges(two, CPU).parts(twice)
+    assert parts is not None
+    assert [part.is_merged for part in parts] == [False, True]
+    assert not KeyRanges(two, CPU).merging_is_vain(twice)
+
+
+def test_small_neighbours_are_one_part(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(key_ranges, "_SMALL_ROWS", 5)
+    assert parts_of([1, 2], [2, 3], [4, 5], [6], [7, 8, 9, 10, 11, 12], [12], [13]) == [
+        [1, 2, 2, 3],
+        [4, 5, 6],
+        [7, 8, 9, 10, 11],
+        [13],
+        [12, 12],
+    ]
 
 
 @pytest.mark.parametrize("seed", range(200))
-def test_random_batches(seed: int) -> None:
+def test_random_batches(monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
     draw = random.Random(seed)
+    monkeypatch.setattr(key_ranges, "_SMALL_ROWS", draw.choice([0, 10]))
     count = draw.choice([1, 3, 20])
     strict = draw.random() < 0.5
     batches: list[Batch] = []
     low = 0
     for _ in range(count):
         keys = [low + draw.randrange(draw.choice([1, 4, 30])) for _ in range(draw.randrange(6))]
-        batches.append(batch(sorted(set(keys) if strict else keys)))
-        low += draw.choice([0, 3, 30])
+        fits = [torch.int16, torch.int32, torch.int64] if low < 2**15 - 30 else [torch.int32, torch.int64]
+        batches.append(batch(sorted(set(keys) if strict else keys), draw.choice(fits)))
+        low += draw.choice([0, 3, 30, 20_000])
     draw.shuffle(batches)
-    ranges = KeyRanges(plan(), CPU)
-    seen = draw.randrange(count + 1)
-    ranges.look_at(batches[:seen])
-    ranges.look_at(batches)
-    parts = ranges.parts(batches)
+    known = ranges()
+    known.merging_is_vain(batches[: draw.randrange(count + 1)])
+    parts = known.parts(batches)
     if parts is not None:
         check(parts, batches)

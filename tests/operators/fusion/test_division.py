@@ -81,8 +81,8 @@ def test_groups_by_time_are_a_program(table: Path, monkeypatch: pytest.MonkeyPat
     written = []
     write = flow.write_segment
 
-    def noted(*arguments: object) -> object:
-        segment = write(*arguments)  # type: ignore[arg-type]
+    def noted(*arguments: object, **named: object) -> object:
+        segment = write(*arguments, **named)  # type: ignore[arg-type]
         written.append(segment)
         return segment
 

@@ -88,7 +88,7 @@ def test_parameters_and_other_statements_have_their_own(table: Path) -> None:
 def test_a_program_is_written_once(table: Path, monkeypatch: pytest.MonkeyPatch, sql: str) -> None:
     written = []
     write = flow.write_segment
-    monkeypatch.setattr(flow, "write_segment", lambda *given: written.append(1) or write(*given))
+    monkeypatch.setattr(flow, "write_segment", lambda *given, **named: written.append(1) or write(*given, **named))
     with pystachio.connect(threads=1, chunk_cache_dir=str(table.parent / "chunks")) as session:
         session.register("t", table)
         for _ in range(3):

@@ -15,14 +15,13 @@ import pytest
 import torch
 
 import pystachio
-from pystachio.operators.column import Bounds
 from pystachio.operators.fusion import flow
 from pystachio.operators.fusion.groups import RowKey
 from pystachio.operators.fusion.kept import KeptSegments, Written
 from pystachio.operators.fusion.prepared import Prepared
 from pystachio.operators.fusion.segment import Segment
 from pystachio.operators.kernels import native
-from pystachio.operators.scans.rows import ScanRows, UnitRows
+from pystachio.operators.scans.rows import UnitRows
 
 ROWS = 300_000
 ITEMS = 20_000
@@ -240,19 +239,11 @@ def test_a_kept_program_is_the_one_that_would_be_written(
         hits.append(find(self, *given))  # type: ignore[arg-type]
         return hits[-1]
 
-    def checking(
-        self: flow.Flow,
-        key: flow._Key,
-        stage: int,
-        ready: Prepared,
-        length: int,
-        scanned: ScanRows | None,
-        ranges: Sequence[Bounds | None],
-    ) -> Written:
+    def checking(self: flow.Flow, key: flow._Key, ready: Prepared, length: int, origin: flow._Origin) -> Written:
         hits.clear()
-        found = once(self, key, stage, ready, length, scanned, ranges)
+        found = once(self, key, ready, length, origin)
         if hits and hits[0] is not None:
-            anew = flow.Flow(self.chain, self.fused)._write(key, stage, ready.columns, length, scanned, ranges)
+            anew = flow.Flow(self.chain, self.fused)._write(key, ready.columns, length, origin)
             assert (found.segment is None) == (anew.segment is None)
             if found.segment is not None and anew.segment is not None and found.bounds == anew.bounds:
                 assert_same(found.segment, anew.segment)
@@ -351,7 +342,7 @@ def test_that_too_many_programs_were_written_is_not_kept(
     monkeypatch.setattr(flow, "_MOST_PROGRAMS", 32)
     written = []
     write = flow.write_segment
-    monkeypatch.setattr(flow, "write_segment", lambda *given: written.append(1) or write(*given))
+    monkeypatch.setattr(flow, "write_segment", lambda *given, **named: written.append(1) or write(*given, **named))
     session.sql(STATEMENTS["payloads"]).to_arrow()
     assert written
 
@@ -359,7 +350,7 @@ def test_that_too_many_programs_were_written_is_not_kept(
 def test_a_program_with_joins_is_written_once(session: pystachio.Session, monkeypatch: pytest.MonkeyPatch) -> None:
     written = []
     write = flow.write_segment
-    monkeypatch.setattr(flow, "write_segment", lambda *given: written.append(1) or write(*given))
+    monkeypatch.setattr(flow, "write_segment", lambda *given, **named: written.append(1) or write(*given, **named))
     for name in ("payloads", "sparse keys", "semi"):
         for _ in range(3):
             session.sql(STATEMENTS[name]).to_arrow()

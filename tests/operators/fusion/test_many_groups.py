@@ -112,6 +112,7 @@ def test_several_programs_share_what_states_may_take(harness: Any, monkeypatch: 
     """Keys of two widths need a program each; there is room for the states of one."""
     most = 8 * 3 * GROUPS + 1000
     monkeypatch.setattr("pystachio.operators.aggregation.partial._MOST_STATE_BYTES", most)
+    monkeypatch.setattr(groups, "_MOST_STATE_BYTES", 1000)
     given = []
     for number, each in enumerate(batches()):
         key, value = each.columns
@@ -136,6 +137,39 @@ def test_values_that_rise_from_batch_to_batch_need_few_programs(harness: Any) ->
     rows = sum(batch.length for batch in chain.push(given, ctx))
     assert rows == 500 * 100 - 121
     assert 1 < sum(map(len, chain._written.values())) <= 10
+
+
+def test_what_cannot_be_proved_of_wider_ranges_is_of_those_that_were_seen(harness: Any) -> None:
+    """The second batch asks for a program for twice its range, whose products may be too large."""
+    highs = [2**30, 2**31 - 1, 2**31 - 1]
+    columns = [FixedColumn(INT, torch.tensor([0, high]).repeat(50)) for high in highs]
+    given = [batch_of(column, column) for column in columns]
+    product = call("gt", call("multiply", ref(SCHEMA, 0), ref(SCHEMA, 1), type_=INT), lit(1, INT))
+    operator = Filter(Given(tuple(given), SCHEMA), product)  # type: ignore[arg-type]
+    ctx = harness.context()
+    chain = Flow([(asyncio.run(operator.open(ctx, ())), harness.context())], True)
+    assert sum(batch.length for batch in chain.push(given, ctx)) == 3 * 50
+    written = [known for several in chain._written.values() for known in several]
+    assert [known.segment is not None for known in written] == [True] * len(written)
+    assert written[-1].bounds[0] == (0, 2**31 - 1)
+
+
+def test_programs_of_earlier_expectations_make_room(harness: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Batches of many looks, while more and more rows come: each is folded by a program once it has one."""
+    monkeypatch.setattr(flow, "_MANY_ROWS_BITS", 4)
+    dtypes = (torch.int16, torch.int32, torch.int64)
+    given = []
+    for number, each in enumerate(batches(300)):
+        key, value = each.columns
+        assert isinstance(key, FixedColumn)
+        assert isinstance(value, FixedColumn)
+        width, kind = dtypes[number % 3], (torch.int8, *dtypes)[number // 3 % 4]
+        narrow = FixedColumn(INT, value.values.to(kind), None, value.bounds)
+        given.append(batch_of(FixedColumn(INT, key.values.to(width), None, key.bounds), narrow))
+    run = Run(harness, sums(given))
+    assert run.groups == expected(given)
+    assert run.partial_rows < 30 * ROWS + 12 * GROUPS
+    assert len(run.segments) == 12
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from pystachio.operators.arrow import column_from_arrow
 from pystachio.operators.column import FixedColumn
 from pystachio.operators.expressions import Expression
 from pystachio.operators.filter import Filter
-from pystachio.operators.fusion import flow, groups
+from pystachio.operators.fusion import flow, groups, segment
 from pystachio.operators.hot_columns import HotUnit
 from pystachio.operators.runtime_filter import RuntimeFilter, filter_of_keys
 from pystachio.operators.scans.hot_rows import HotRows
@@ -118,26 +118,43 @@ def test_units_that_programs_cannot_address(harness: Any) -> None:
     agree(harness, chain)
 
 
+@pytest.mark.parametrize("predicate", [False, True])
 @pytest.mark.parametrize("kind", ["in order", "shuffled", "too far apart"])
 def test_groups_of_a_unit_are_folded_in_parts_where_all_at_once_are_too_many(
-    harness: Any, monkeypatch: pytest.MonkeyPatch, kind: str
+    harness: Any, monkeypatch: pytest.MonkeyPatch, kind: str, predicate: bool
 ) -> None:
-    """In parts of the rows that help: which is so where they are in order."""
+    """In parts of the rows that help: which is so where they are in order. Elsewhere programs do what is before."""
     monkeypatch.setattr(groups, "FEWEST_SLOTS", 16)
     monkeypatch.setattr(groups, "_MOST_STATE_BYTES", 8 * 2 * 500)
     monkeypatch.setattr(groups, "_PART_STATE_BYTES", 8 * 2 * 300)
+    monkeypatch.setattr("pystachio.operators.aggregation.partial._MOST_STATE_BYTES", 8 * 2 * 500)
     schema = schema_of(INT)
     keys = torch.arange(3000) // 3 + 7
     if kind == "shuffled":
         keys = keys[torch.randperm(3000, generator=torch.Generator().manual_seed(3))]
     elif kind == "too far apart":
         keys = keys * 100
-    flows: list[flow.Flow] = []
-    push = flow.Flow.push
-    monkeypatch.setattr(flow.Flow, "push", lambda self, *rest: flows.append(self) or push(self, *rest))
-    found = agree(harness, lambda: summed(Given(scanned([FixedColumn(INT, keys)] * 3), schema), (0,), 0))
-    assert bool(found.programs) == (kind != "too far apart")
-    assert any(each._unordered for each in flows) == (kind == "shuffled")
+    runs: list[bool] = []
+    run = segment.Segment.run
+
+    def seen(self: segment.Segment, rows: Any) -> Any:
+        runs.append(self.folded is not None)
+        return run(self, rows)
+
+    monkeypatch.setattr(segment.Segment, "run", seen)
+    few = call("lt", ref(schema, 0), integer(10**6)) if predicate else None
+    units = [FixedColumn(INT, keys)] * 7
+    found = agree(harness, lambda: summed(Given(scanned(units, few), schema), (0,), 0))
+    if kind == "in order":
+        assert len(runs) > 2 * len(units)
+        assert all(runs)
+    elif predicate:
+        # A few units are tried in vain; without a predicate there is nothing before the fold that would pay.
+        assert len(runs) >= len(units) - 3
+        assert not any(runs)
+    else:
+        assert not runs
+    assert bool(found.programs) == (kind == "in order" or predicate)
 
 
 def scanned(columns: list[FixedColumn], predicate: Expression | None = None) -> tuple[ScanRows, ...]:
