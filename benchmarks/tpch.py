@@ -55,7 +55,7 @@ def run(*, scale: float, quick: bool) -> Report:
         [
             *_race_figures(found, is_large=scale >= LARGE),
             *_cold_figures(found, cold_seconds),
-            *_consumption_figures(used),
+            *_consumption_figures(used, is_large=scale >= LARGE),
             *_growth(found, smaller, scale),
         ],
         _table(found, cold_seconds, list(queries)),
@@ -98,11 +98,12 @@ def _cold_figures(found: Race, seconds: Mapping[str, Mapping[str, float]]) -> li
     ]
 
 
-def _consumption_figures(used: Mapping[str, Consumption]) -> list[Figure]:
+def _consumption_figures(used: Mapping[str, Consumption], *, is_large: bool) -> list[Figure]:
     figures = []
     for name, each in used.items():
         peers = {"of it imported GiB": each.imported / 2**30}
-        figures.append(Figure(f"{name}: peak memory of the process", each.peak / 2**30, "GiB", peers=peers))
+        goal = 4.0 if is_large and name == OURS else None
+        figures.append(Figure(f"{name}: peak memory of the process", each.peak / 2**30, "GiB", goal, peers=peers))
         peers = {"wall s": each.wall_seconds}
         figures.append(
             Figure(f"{name}: processor time, warm, all statements", each.processor_seconds, "s", peers=peers)
