@@ -8,7 +8,8 @@ from dataclasses import dataclass
 import torch
 
 from pystachio.operators.batch import Batch, Schema
-from pystachio.operators.kernels.selection import all_null, concat_batches
+from pystachio.operators.column import Column
+from pystachio.operators.kernels.selection import all_null, concat
 from pystachio.runtime.channels import Receiver
 from pystachio.runtime.context import Context
 from pystachio.runtime.memory import Reservation
@@ -26,12 +27,19 @@ class Collected:
     reservation: Reservation
 
     def joined(self) -> Batch:
-        """The rows as one batch: in a job. The batches are let go."""
+        """The rows as one batch: in a job. The batches are let go, each column as soon as there is the whole of it."""
         if not self.batches:
             return Batch(tuple(all_null(field.type, 0, self.device) for field in self.schema), 0, None)
-        batches = list(self.batches)
+        if len(self.batches) == 1:
+            return self.batches.pop()
+        ready = self.batches[-1].ready
+        columns = [list(parts) for parts in zip(*(batch.columns for batch in self.batches), strict=True)]
         self.batches.clear()
-        return batches[0] if len(batches) == 1 else concat_batches(batches)
+        columns.reverse()
+        whole: list[Column] = []
+        while columns:
+            whole.append(concat(columns.pop()))
+        return Batch(tuple(whole), self.rows, ready)
 
 
 async def collect(ctx: Context, receiver: Receiver[Batch], schema: Schema, columns: Sequence[int]) -> Collected:
