@@ -209,8 +209,7 @@ class Aggregate:
     async def _received(
         self, ctx: Context, receiver: Receiver[Batch], reservation: Reservation, ranges: KeyRanges
     ) -> tuple[list[Batch], list[Part]]:
-        """Partial batches that are still to be merged, and parts, if it came to that. `ranges` are of the former, as
-        long as none was merged."""
+        """Partial batches that are still to be merged, and parts, if it came to that. `ranges` are of the former."""
         waiting: list[Batch] = []
         waiting_rows, waiting_bytes = 0, 0
         merge_bytes = min(max(_MERGE_BYTES, ctx.memory.budget() // _MERGE_SHARE), _MOST_MERGE_BYTES)
