@@ -60,8 +60,8 @@ def column_nbytes(column: Column) -> int:
             return high.nbytes + low.nbytes + validity
         case DictionaryColumn(codes=codes):
             return codes.nbytes + validity
-        case BytesColumn(offsets=offsets, data=data):
-            return offsets.nbytes + data.nbytes + validity
+        case BytesColumn(places=places, data=data):
+            return places.nbytes + data.nbytes + validity
         case ViewColumn(views=views, text_bytes=text_bytes, hashes=hashes):
             # What it keeps alive, or will take when its bytes are copied.
             own = views.nbytes + (0 if hashes is None else hashes.nbytes)

@@ -7,9 +7,13 @@ dictionary encoding is a representation, not a type. A column is immutable; kern
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Final
 
+import numpy as np
 import pyarrow as pa
 import torch
+
+BLOCK_ENTRIES: Final = 64
 
 Bounds = tuple[int, int]
 """An inclusive range that holds every valid value of a column; it need not be tight."""
@@ -67,19 +71,46 @@ class WideDecimalColumn:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class BlockOffsets:
+    """Offsets in a quarter of their bytes, on a CPU: entry i is bases[i // BLOCK_ENTRIES] + within[i].
+
+    `bases` is int64, `within` int16 to be read as unsigned and filled up to whole blocks; there are `entries`.
+    """
+
+    bases: torch.Tensor
+    within: torch.Tensor
+    entries: int
+
+    @property
+    def nbytes(self) -> int:
+        return self.bases.nbytes + self.within.nbytes
+
+    def expanded(self) -> torch.Tensor:
+        """All entries, int64."""
+        within = self.within.numpy().view(np.uint16).reshape(-1, BLOCK_ENTRIES)
+        whole = np.add(self.bases.numpy()[:, None], within, dtype=np.int64)
+        return torch.from_numpy(whole.reshape(-1)[: self.entries])
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class BytesColumn:
     """Variable-length values (string, binary): row i is data[offsets[i]:offsets[i + 1]].
 
-    `offsets` is int64 of length rows + 1 and need not start at 0; `data` is uint8.
+    `offsets` is int64 of length rows + 1 and need not start at 0; `data` is uint8. Columns that are kept have them as
+    `BlockOffsets` in `places`: there, `offsets` are made anew by everyone who asks.
     """
 
     type: pa.DataType
-    offsets: torch.Tensor
+    places: torch.Tensor | BlockOffsets
     data: torch.Tensor
     validity: torch.Tensor | None = None
 
+    @property
+    def offsets(self) -> torch.Tensor:
+        return self.places if isinstance(self.places, torch.Tensor) else self.places.expanded()
+
     def __len__(self) -> int:
-        return self.offsets.shape[0] - 1
+        return (self.places.shape[0] if isinstance(self.places, torch.Tensor) else self.places.entries) - 1
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -8,7 +8,9 @@ from functools import cached_property, lru_cache
 from typing import Final
 
 from pystachio.operators.batch import column_nbytes
+from pystachio.operators.chunks.decoding import Memory
 from pystachio.operators.column import Bounds, Column, Dictionary, DictionaryColumn
+from pystachio.operators.kernels.block_offsets import packed
 from pystachio.operators.narrowing import narrowest_dtype
 from pystachio.operators.parquet.dictionary import SharedDictionary
 from pystachio.operators.scans.units import ScanUnits, Unit
@@ -42,10 +44,11 @@ class HotColumns:
     """The columns of one scan. `dictionaries` and `bounds` are those of `RowReader`, by position.
 
     A column is kept under the version of its file and under how it was decoded: as codes of a certain dictionary, or in
-    a dtype that depends on the other files of its table.
+    a dtype that depends on the other files of its table. What is made for it only lies in `memory`.
     """
 
     cache: HotCache[Column]
+    memory: Memory
     dictionaries: dict[int, SharedDictionary]
     bounds: tuple[Bounds | None, ...]
 
@@ -122,7 +125,8 @@ class HotColumns:
         """A column that took so long to decode is offered to the cache."""
         if self.cache.enabled:
             key = self._key(unit, position, coded=isinstance(column, DictionaryColumn))
-            self.cache.offer(key, column, nbytes=column_nbytes(column), seconds=seconds)
+            kept = packed(column, self.memory)
+            self.cache.offer(key, kept, nbytes=column_nbytes(kept), seconds=seconds)
 
     def _key(self, unit: Unit, position: int, *, coded: bool) -> Hashable:
         decoded_as = self.dictionaries[position] if coded else self._widths[position]

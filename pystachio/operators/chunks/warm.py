@@ -86,7 +86,7 @@ class _Run:
         bounds = tuple(table.bounds(column) for column in columns)
         coded = (position for position, column in enumerate(columns) if table.codes_pay(column))
         dictionaries = {p: table.dictionary(columns[p]) for p in coded} if ctx.settings.dictionary_codes else {}
-        hot = HotColumns(ctx.hot, dictionaries, bounds)
+        hot = HotColumns(ctx.hot, ctx.transfers.memory, dictionaries, bounds)
         self._columns = ChunkColumns(cache, dictionaries, bounds, hot, ctx.transfers.memory)
         self._positions = tuple(range(len(columns)))
         self._reader = RowReader(

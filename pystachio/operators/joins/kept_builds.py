@@ -77,8 +77,9 @@ def _held_bytes(column: Column) -> int:
         case DictionaryColumn(codes=codes, dictionary=dictionary):
             tensors = (codes, column.validity)
             below = column_nbytes(dictionary.values)
-        case BytesColumn(offsets=offsets, data=data):
-            tensors = (offsets, data, column.validity)
+        case BytesColumn(places=places, data=data):
+            offsets = (places,) if isinstance(places, torch.Tensor) else (places.bases, places.within)
+            tensors = (*offsets, data, column.validity)
         case ViewColumn(views=views, held=held, hashes=hashes):
             tensors = (views, *held, column.validity, hashes)
     return below + sum(tensor.untyped_storage().nbytes() for tensor in tensors if tensor is not None)

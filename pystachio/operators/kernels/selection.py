@@ -11,6 +11,7 @@ import torch
 
 from pystachio.operators.batch import Batch
 from pystachio.operators.column import (
+    BlockOffsets,
     Bounds,
     BytesColumn,
     Column,
@@ -20,6 +21,7 @@ from pystachio.operators.column import (
     WideDecimalColumn,
 )
 from pystachio.operators.kernels import primitives
+from pystachio.operators.kernels.block_offsets import sliced
 from pystachio.operators.kernels.host_memory import is_shared, joined, ones, taken
 from pystachio.operators.kernels.strings import index, newest, unify
 from pystachio.operators.kernels.texts import take_texts
@@ -49,7 +51,7 @@ def take(column: Column, indices: torch.Tensor) -> Column:
             return DictionaryColumn(type_, taken(codes, indices), dictionary, validity)
         case BytesColumn():
             texts = take_texts(column, indices)
-            return texts if validity is None else BytesColumn(texts.type, texts.offsets, texts.data, validity)
+            return texts if validity is None else with_validity(texts, validity)
         case ViewColumn():
             seen = take_views(column, indices.contiguous())
             return seen if validity is None else with_validity(seen, validity)
@@ -114,9 +116,13 @@ def slice_column(column: Column, start: int, stop: int) -> Column:
             return WideDecimalColumn(type_, high[start:stop], low[start:stop], validity)
         case DictionaryColumn(type=type_, codes=codes, dictionary=dictionary):
             return DictionaryColumn(type_, codes[start:stop], dictionary, validity)
-        case BytesColumn(type=type_, offsets=offsets, data=data):
-            first, last = ends(offsets, start, stop)
-            return BytesColumn(type_, offsets[start : stop + 1] - first, data[first:last], validity)
+        case BytesColumn(type=type_, places=places, data=data):
+            if isinstance(places, BlockOffsets):
+                offsets, first, last = sliced(places, start, stop)
+            else:
+                first, last = ends(places, start, stop)
+                offsets = places[start : stop + 1] - first
+            return BytesColumn(type_, offsets, data[first:last], validity)
         case ViewColumn():
             return with_validity(slice_views(column, start, stop), validity)
 
@@ -212,8 +218,8 @@ def with_validity(column: Column, validity: torch.Tensor | None) -> Column:
             return WideDecimalColumn(type_, high, low, validity)
         case DictionaryColumn(type=type_, codes=codes, dictionary=dictionary):
             return DictionaryColumn(type_, codes, dictionary, validity)
-        case BytesColumn(type=type_, offsets=offsets, data=data):
-            return BytesColumn(type_, offsets, data, validity)
+        case BytesColumn(type=type_, places=places, data=data):
+            return BytesColumn(type_, places, data, validity)
         case ViewColumn():
             return replace(column, validity=validity)
 
@@ -246,7 +252,7 @@ def null_dtype(type_: pa.DataType) -> torch.dtype:
 def device_of(column: Column) -> torch.device:
     """Where the column's tensors are."""
     match column:
-        case FixedColumn(values=tensor) | WideDecimalColumn(high=tensor) | BytesColumn(offsets=tensor):
+        case FixedColumn(values=tensor) | WideDecimalColumn(high=tensor) | BytesColumn(data=tensor):
             return tensor.device
         case ViewColumn(views=views):
             return views.device

@@ -10,10 +10,11 @@ import pyarrow.compute as pc
 import torch
 
 from pystachio.operators.arrow import codes_from_arrow, column_from_arrow, dictionary_from_arrow, large_array
-from pystachio.operators.column import BytesColumn, Dictionary, FixedColumn, ViewColumn
+from pystachio.operators.column import BlockOffsets, BytesColumn, Dictionary, FixedColumn, ViewColumn
 from pystachio.operators.kernels import hash_compiled, native
 from pystachio.operators.kernels.hash_compiled import MOST_ROWS, TextTable
 from pystachio.operators.kernels.host_memory import empty
+from pystachio.operators.kernels.views import materialised, view_texts
 
 
 def take_texts(column: BytesColumn, indices: torch.Tensor) -> BytesColumn:
@@ -25,7 +26,9 @@ def take_texts(column: BytesColumn, indices: torch.Tensor) -> BytesColumn:
         taken = column_from_arrow(large_array(_valid(column)).take(pa.array(indices.numpy())))
         assert isinstance(taken, BytesColumn)
         return BytesColumn(column.type, taken.offsets, taken.data)
-    offsets, data, indices = column.offsets.contiguous(), column.data.contiguous(), indices.contiguous()
+    if isinstance(column.places, BlockOffsets):
+        return materialised(view_texts(column, indices.contiguous()))
+    offsets, data, indices = column.places.contiguous(), column.data.contiguous(), indices.contiguous()
     to_offsets = empty(len(indices) + 1, torch.int64)
     positions = indices.data_ptr(), indices.itemsize, len(indices)
     status = library.pystachio_gather_offsets(offsets.data_ptr(), len(column), *positions, to_offsets.data_ptr())
@@ -116,7 +119,7 @@ def _texts(dictionary: Dictionary) -> BytesColumn:
 
 
 def _valid(column: BytesColumn) -> BytesColumn:
-    return BytesColumn(column.type, column.offsets, column.data)
+    return BytesColumn(column.type, column.places, column.data)
 
 
 def _take_anywhere(column: BytesColumn, indices: torch.Tensor) -> BytesColumn:

@@ -29,12 +29,15 @@ def can_view(column: BytesColumn) -> bool:
 
 def view_texts(column: BytesColumn, indices: torch.Tensor | None) -> ViewColumn:
     """Rows `indices` (int32 or int64; None: all) without their validity, for a column that `can_view`."""
-    offsets, data = column.offsets.contiguous(), column.data.contiguous()
+    library, places, data = _library(), column.places, column.data.contiguous()
     rows = len(column) if indices is None else indices.shape[0]
     views = torch.empty((rows, 2), dtype=torch.int64)
-    total = _library().pystachio_view_texts(
-        offsets.data_ptr(), data.data_ptr(), len(column), *_positions(indices, rows), views.data_ptr()
-    )
+    wanted = data.data_ptr(), len(column), *_positions(indices, rows), views.data_ptr()
+    if isinstance(places, torch.Tensor):
+        offsets = places.contiguous()
+        total = library.pystachio_view_texts(offsets.data_ptr(), *wanted)
+    else:
+        total = library.pystachio_view_blocks(places.bases.data_ptr(), places.within.data_ptr(), *wanted)
     if total < 0:
         raise IndexError("a position outside the strings")
     return ViewColumn(column.type, views, (data,), total)

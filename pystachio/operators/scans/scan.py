@@ -167,7 +167,7 @@ class Scan:
         if bounds is None:
             bounds = self._known.bounds = tuple(self.table.bounds(column) for column in self.columns)
         dictionaries = self._dictionaries() if ctx.settings.dictionary_codes else {}
-        hot = HotColumns(ctx.hot, dictionaries, bounds)
+        hot = HotColumns(ctx.hot, ctx.transfers.memory, dictionaries, bounds)
         reader = RowReader(
             predicate=predicate,
             filters=tuple(FilterUse(column, value) for column, value in filters),

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from pystachio.compiled import CompiledLibrary, load_library
 
-INTERFACE_VERSION = 31
+INTERFACE_VERSION = 32
 _NAME = "_native"
 
 FEW_ROWS = 1 << 12
@@ -244,9 +244,11 @@ def _declare_arrays(loaded: ctypes.CDLL) -> None:
         "hash_views": (pointer, number, pointer),
         "copy_views": (pointer, number, pointer, pointer),
         "same_views": (pointer, pointer, number, pointer, width),
+        "pack_offsets": (pointer, number, pointer, pointer),
     }
     counting = {
         "view_texts": (pointer, pointer, number, pointer, width, number, pointer),
+        "view_blocks": (pointer, pointer, pointer, number, pointer, width, number, pointer),
         "take_views": (pointer, number, pointer, width, number, pointer),
         "number_keys": (pointer, number, number, pointer, number, pointer, pointer, pointer),
         "number_texts": (*(pointer,) * 3, number, number, pointer, number, *(pointer,) * 4),
@@ -266,5 +268,7 @@ def _declare_arrays(loaded: ctypes.CDLL) -> None:
         function.restype = number if name in counting else width
     loaded.pystachio_read_segments.argtypes = (pointer, number)
     loaded.pystachio_read_segments.restype = None
+    loaded.pystachio_block_offsets.argtypes = (pointer, pointer, number, number, number, pointer)
+    loaded.pystachio_block_offsets.restype = None
     loaded.pystachio_common_divisor.argtypes = (pointer, width, number, pointer)
     loaded.pystachio_common_divisor.restype = ctypes.c_uint64

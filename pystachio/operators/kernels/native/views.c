@@ -31,6 +31,57 @@ int64_t pystachio_view_texts(const int64_t *offsets, const uint8_t *data, int64_
     return width == 8 ? view_texts(offsets, data, length, positions, 8, count, out) : -1;
 }
 
+PS_INLINE int64_t block_offset(const int64_t *bases, const uint16_t *within, int64_t i) {
+    return bases[i / PS_BLOCK_ENTRIES] + within[i];
+}
+
+PS_INLINE int64_t view_blocks(const int64_t *restrict bases, const uint16_t *restrict within, const uint8_t *data,
+                              int64_t length, const void *restrict positions, int32_t width, int64_t count,
+                              ps_view *restrict out) {
+    int64_t total = 0;
+    for (int64_t i = 0; i < count; i++) {
+        int64_t at = position_at(positions, width, i);
+        if (PS_UNLIKELY((uint64_t)at >= (uint64_t)length)) return -1;
+        int64_t begin = block_offset(bases, within, at);
+        out[i].address = (uint64_t)(uintptr_t)data + (uint64_t)begin;
+        out[i].length = block_offset(bases, within, at + 1) - begin;
+        total += out[i].length;
+    }
+    return total;
+}
+
+int64_t pystachio_view_blocks(const int64_t *bases, const uint16_t *within, const uint8_t *data, int64_t length,
+                              const void *positions, int32_t width, int64_t count, ps_view *out) {
+    if (positions == NULL) return view_blocks(bases, within, data, length, NULL, 0, count, out);
+    if (width == 4) return view_blocks(bases, within, data, length, positions, 4, count, out);
+    return width == 8 ? view_blocks(bases, within, data, length, positions, 8, count, out) : -1;
+}
+
+void pystachio_block_offsets(const int64_t *restrict bases, const uint16_t *restrict within, int64_t first,
+                             int64_t count, int64_t origin, int64_t *restrict out) {
+    int64_t done = 0;
+    while (done < count) {
+        int64_t entry = first + done, left = PS_BLOCK_ENTRIES - entry % PS_BLOCK_ENTRIES;
+        int64_t base = bases[entry / PS_BLOCK_ENTRIES] - origin;
+        if (left > count - done) left = count - done;
+        for (int64_t j = 0; j < left; j++) out[done + j] = base + within[entry + j];
+        done += left;
+    }
+}
+
+int32_t pystachio_pack_offsets(const int64_t *restrict offsets, int64_t entries, int64_t *restrict bases,
+                               uint16_t *restrict within) {
+    for (int64_t block = 0; block * PS_BLOCK_ENTRIES < entries; block++) {
+        int64_t first = block * PS_BLOCK_ENTRIES, left = entries - first, base = offsets[first];
+        int64_t count = left < PS_BLOCK_ENTRIES ? left : PS_BLOCK_ENTRIES;
+        if (offsets[first + count - 1] - base > UINT16_MAX) return 0;
+        bases[block] = base;
+        for (int64_t j = 0; j < count; j++) within[first + j] = (uint16_t)(offsets[first + j] - base);
+        for (int64_t j = count; j < PS_BLOCK_ENTRIES; j++) within[first + j] = 0;
+    }
+    return 1;
+}
+
 PS_INLINE int64_t take_views(const ps_view *restrict views, int64_t length, const void *restrict positions,
                              int32_t width, int64_t count, ps_view *restrict out) {
     int64_t total = 0;

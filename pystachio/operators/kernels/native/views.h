@@ -14,7 +14,23 @@ typedef struct {
 PS_EXPORT int64_t pystachio_view_texts(const int64_t *offsets, const uint8_t *data, int64_t length,
                                        const void *positions, int32_t width, int64_t count, ps_view *out);
 
-/* The same for the views at `positions`. */
+/* Offsets in two bytes: that of entry i is bases[i / PS_BLOCK_ENTRIES] + within[i]. */
+#define PS_BLOCK_ENTRIES 64
+
+/* As `view_texts`, of a column with such offsets. */
+PS_EXPORT int64_t pystachio_view_blocks(const int64_t *bases, const uint16_t *within, const uint8_t *data,
+                                        int64_t length, const void *positions, int32_t width, int64_t count,
+                                        ps_view *out);
+
+/* The offsets of entries [first, first + count), less `origin`. */
+PS_EXPORT void pystachio_block_offsets(const int64_t *bases, const uint16_t *within, int64_t first, int64_t count,
+                                       int64_t origin, int64_t *out);
+
+/* The `entries` of `offsets`, that never fall, as such: `within` has room for whole blocks, and what is behind the last
+ * entry is 0. Returns 1; 0 where a block spans more than two bytes say. */
+PS_EXPORT int32_t pystachio_pack_offsets(const int64_t *offsets, int64_t entries, int64_t *bases, uint16_t *within);
+
+/* `view_texts` for the views at `positions`. */
 PS_EXPORT int64_t pystachio_take_views(const ps_view *views, int64_t length, const void *positions, int32_t width,
                                        int64_t count, ps_view *out);
 
