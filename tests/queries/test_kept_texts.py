@@ -26,7 +26,7 @@ STATEMENTS = {
     "first texts": "select note, id from words order by note desc, id limit 20",
     "all of them": "select id, note, maybe from words where code < 500",
     "groups": "select note, count(*) as n, sum(id) as s from words group by note having count(*) > 1",
-    "joined": "select a.id, a.note, b.maybe from words a join words b on a.note = b.note and a.id < b.id where a.code < 20",
+    "joined": "select a.id, b.maybe from words a join words b on a.note = b.note and a.id < b.id where a.code < 20",
     "built": "select count(*) as n, sum(length(b.note)) as s from words a join words b on a.code = b.id",
     "outer": "select a.id, b.note from words a left join words b on a.id = b.code where a.id < 300",
     "lengths": "select sum(length(note)) as n, sum(length(maybe)) as m, max(length(long)) as l from words",
@@ -75,12 +75,12 @@ def packed() -> Iterator[list[bool]]:
 @pytest.fixture(scope="module")
 def sessions(folder: Path, packed: list[bool]) -> Iterator[list[pystachio.Session]]:
     """One that has just begun, and one that finds what it has stored."""
-    settings = {"threads": 2, "chunk_cache_dir": str(folder / "chunks")}
-    with pystachio.connect(**settings) as first:
+    chunks = str(folder / "chunks")
+    with pystachio.connect(threads=2, chunk_cache_dir=chunks) as first:
         first.register("words", folder / "words.parquet")
         for sql in STATEMENTS.values():
             first.sql(sql).to_arrow()
-        with pystachio.connect(**settings) as second:
+        with pystachio.connect(threads=2, chunk_cache_dir=chunks) as second:
             second.register("words", folder / "words.parquet")
             yield [first, second]
 
