@@ -14,7 +14,7 @@ from pystachio.operators.aggregation.plan import AggregatePlan, DistinctList
 from pystachio.operators.aggregation.results import result
 from pystachio.operators.aggregation.states import StateKind, lift, merge, passing_rows
 from pystachio.operators.batch import Batch, Schema
-from pystachio.operators.column import Column, DictionaryColumn, FixedColumn
+from pystachio.operators.column import BytesColumn, Column, DictionaryColumn, FixedColumn, ViewColumn
 from pystachio.operators.kernels import primitives
 from pystachio.operators.kernels.ascending import ascend
 from pystachio.operators.kernels.grouping import group_rows, one_group
@@ -30,6 +30,8 @@ from pystachio.operators.kernels.selection import (
 
 SAMPLE_ROWS: Final = 1 << 14
 _SAMPLE_BLOCKS: Final = 16
+_FEW_NULLS: Final = 8
+"""Up to one row of so many without a key is not worth moving the others."""
 _GLANCE: Final = 64
 """Rows that say of most batches that they are in no order."""
 
@@ -58,6 +60,24 @@ def partial_batches(
             yield _grouped(plan, keys, states, batch, device, allow_direct)
         else:
             yield Batch((*keys, *states), batch.length, batch.ready)
+
+
+def without_keys_apart(plan: AggregatePlan, batch: Batch, device: torch.device) -> tuple[Batch | None, Batch]:
+    """The rows whose only key is NULL, if they are many, and the others: a group that is known is not looked up, and
+    does not make the others seem to be of few. Not on a GPU, where each step would be waited for, and not of texts,
+    which would be copied."""
+    if plan.sets or plan.lists or len(plan.keys) != 1 or device.type != "cpu":
+        return None, batch
+    key = batch.columns[plan.keys[0]]
+    if key.validity is None or any(isinstance(column, BytesColumn | ViewColumn) for column in batch.columns):
+        return None, batch
+    rows = primitives(device).indices_of_true(~key.validity)
+    if len(rows) * _FEW_NULLS < batch.length:
+        return None, batch
+    columns = list(batch.columns)
+    columns[plan.keys[0]] = with_validity(key, None)
+    kept = primitives(device).indices_of_true(key.validity)
+    return take_batch(batch, rows), take_batch(Batch(tuple(columns), batch.length, batch.ready), kept)
 
 
 def _of_sets(plan: AggregatePlan, batch: Batch, device: torch.device, allow_direct: bool) -> Iterator[Batch]:

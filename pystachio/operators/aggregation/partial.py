@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 from typing import ClassVar, Final, Protocol
 
 import torch
 
-from pystachio.operators.aggregation.fold import SAMPLE_ROWS, expected_groups, in_sets, partial_batches
+from pystachio.operators.aggregation.fold import (
+    SAMPLE_ROWS,
+    expected_groups,
+    in_sets,
+    partial_batches,
+    without_keys_apart,
+)
 from pystachio.operators.aggregation.parts import can_split
 from pystachio.operators.aggregation.plan import AggregatePlan, partial_schema
 from pystachio.operators.batch import Batch, Schema
@@ -165,11 +171,17 @@ class PartialFold:
     def process(self, batch: Batch) -> Iterator[Batch]:
         self._seen.rows += batch.length
         self.history.rows = max(self.history.rows, self._seen.rows)
+        if batch.length >= _SMALLEST_GROUPED_BATCH:
+            nothing, batch = without_keys_apart(self.plan, batch, self.device)
+            if nothing is not None:
+                yield from self._partial(nothing, [True])
+                if not batch.length:
+                    return
         large = batch.length >= _SMALLEST_GROUPED_BATCH
         tried = [large and self._pays(number, batch) for number in range(len(self.gains))]
         reduce = tried if self.plan.group_width else [True]
         groups = []
-        for part in partial_batches(self.plan, batch, self.device, reduce=reduce, allow_direct=self.allow_direct):
+        for part in self._partial(batch, reduce):
             groups.append(part.length)
             yield part
         if len(self.plan.sets) <= 1:
@@ -177,6 +189,9 @@ class PartialFold:
             for gain, was_tried, count in zip(self.gains, tried, groups[self.plan.tagged :], strict=True):
                 if was_tried:
                     gain.record(batch.length, count)
+
+    def _partial(self, batch: Batch, reduce: Sequence[bool]) -> Iterator[Batch]:
+        return partial_batches(self.plan, batch, self.device, reduce=reduce, allow_direct=self.allow_direct)
 
     def _pays(self, number: int, batch: Batch) -> bool:
         """Whether to group the batch, as far as earlier ones and a sample say."""
