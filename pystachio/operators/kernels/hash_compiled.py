@@ -73,6 +73,7 @@ class TextTable:
         """int32 [rows]: the number of each string, 0 where the table does not have it or it is NULL."""
         found = empty(len(column), torch.int32)
         offsets, data, validity = _contiguous(column)
+        own = self.texts.offsets
         self.library.pystachio_find_texts(
             offsets.data_ptr(),
             data.data_ptr(),
@@ -80,7 +81,7 @@ class TextTable:
             len(column),
             self.slots.data_ptr(),
             len(self.slots),
-            self.texts.offsets.data_ptr(),
+            own.data_ptr(),
             self.texts.data.data_ptr(),
             found.data_ptr(),
         )

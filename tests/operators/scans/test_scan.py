@@ -46,6 +46,9 @@ class CountingClient:
     def link(self, path: str) -> Link | None:
         return self.client.link(path)
 
+    def memory(self, lengths: Sequence[int]) -> list[memoryview]:
+        return self.client.memory(lengths)
+
     async def read(self, path: str, extents: Sequence[Extent], *, criticality: int = 0) -> list[HostBuffer]:
         self.extents.extend(extents)
         self.reads += 1
@@ -343,6 +346,9 @@ async def test_a_failing_read_releases_everything(client: CountingClient, tmp_pa
 
         def link(self, path: str) -> Link | None:
             return client.link(path)
+
+        def memory(self, lengths: Sequence[int]) -> list[memoryview]:
+            return client.memory(lengths)
 
         async def read(self, path: str, extents: Sequence[Extent], *, criticality: int = 0) -> list[HostBuffer]:
             self.reads += 1

@@ -56,6 +56,9 @@ class SlowDisks:
     def link(self, path: str) -> Link:
         return link_of(path)
 
+    def memory(self, lengths: Sequence[int]) -> list[memoryview]:
+        return self.client.memory(lengths)
+
     async def read(self, path: str, extents: Sequence[Extent], *, criticality: int = 0) -> list[HostBuffer]:
         name = link_of(path).name
         self.under_way[name] = self.under_way.get(name, 0) + 1
