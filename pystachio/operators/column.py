@@ -14,6 +14,7 @@ import pyarrow as pa
 import torch
 
 BLOCK_ENTRIES: Final = 64
+"""So many of `BlockOffsets` have one base; as in native/views.h."""
 
 Bounds = tuple[int, int]
 """An inclusive range that holds every valid value of a column; it need not be tight."""

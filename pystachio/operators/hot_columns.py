@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from typing import Final
 
+from pystachio.errors import ResourceExhausted
 from pystachio.operators.batch import column_nbytes
 from pystachio.operators.chunks.decoding import Memory
 from pystachio.operators.column import Bounds, Column, Dictionary, DictionaryColumn
@@ -122,11 +123,14 @@ class HotColumns:
         return column
 
     def keep(self, unit: Unit, position: int, column: Column, seconds: float) -> None:
-        """A column that took so long to decode is offered to the cache."""
+        """A column that took so long to decode is offered to the cache. Never fails: nobody waits for it."""
         if self.cache.enabled:
             key = self._key(unit, position, coded=isinstance(column, DictionaryColumn))
-            kept = packed(column, self.memory)
-            self.cache.offer(key, kept, nbytes=column_nbytes(kept), seconds=seconds)
+            try:
+                column = packed(column, self.memory)
+            except ResourceExhausted:
+                return  # The scan has its column; there is no memory to keep anything.
+            self.cache.offer(key, column, nbytes=column_nbytes(column), seconds=seconds)
 
     def _key(self, unit: Unit, position: int, *, coded: bool) -> Hashable:
         decoded_as = self.dictionaries[position] if coded else self._widths[position]

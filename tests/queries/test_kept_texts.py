@@ -12,6 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import pystachio
+from pystachio.errors import ResourceExhausted
 from pystachio.operators.column import BlockOffsets
 from pystachio.operators.kernels import block_offsets, native
 
@@ -101,3 +102,16 @@ def test_as_duckdb(folder: Path, sessions: list[pystachio.Session], name: str) -
 def test_that_they_are_kept_so(sessions: list[pystachio.Session], packed: list[bool]) -> None:
     assert sessions[1].sql(STATEMENTS["like"]).to_arrow().num_rows == 1
     assert any(packed)
+
+
+def test_that_there_is_no_memory_to_keep_them_fails_no_query(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(column: object, memory: object) -> None:
+        raise ResourceExhausted("the system has no memory for a read buffer", setting="memory")
+
+    monkeypatch.setattr("pystachio.operators.hot_columns.packed", refuse)
+    with pystachio.connect(threads=2, chunk_cache_dir=str(folder / "others")) as session:
+        session.register("words", folder / "words.parquet")
+        for _ in range(2):
+            result = session.sql(STATEMENTS["lengths"])
+            assert result.to_arrow().num_rows == 1
+            assert result.metrics().bytes_read > 0
