@@ -97,8 +97,9 @@ class BlockOffsets:
 class BytesColumn:
     """Variable-length values (string, binary): row i is data[offsets[i]:offsets[i + 1]].
 
-    `offsets` is int64 of length rows + 1 and need not start at 0; `data` is uint8. Columns that are kept have them as
-    `BlockOffsets` in `places`: there, `offsets` are made anew by everyone who asks.
+    `offsets` is int64 of length rows + 1 and need not start at 0; `data` is uint8. In `places` whole columns of the
+    hot cache may have `BlockOffsets`, where whoever asks for `offsets` has them made; only scans see those, and put out
+    slices and rows of them, whose offsets are a tensor.
     """
 
     type: pa.DataType

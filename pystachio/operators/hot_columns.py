@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from typing import Final
 
 from pystachio.errors import ResourceExhausted
 from pystachio.operators.batch import column_nbytes
-from pystachio.operators.chunks.decoding import Memory
 from pystachio.operators.column import Bounds, Column, Dictionary, DictionaryColumn
 from pystachio.operators.kernels.block_offsets import packed
+from pystachio.operators.kernels.host_memory import Memory
 from pystachio.operators.narrowing import narrowest_dtype
 from pystachio.operators.parquet.dictionary import SharedDictionary
 from pystachio.operators.scans.units import ScanUnits, Unit
@@ -45,7 +46,7 @@ class HotColumns:
     """The columns of one scan. `dictionaries` and `bounds` are those of `RowReader`, by position.
 
     A column is kept under the version of its file and under how it was decoded: as codes of a certain dictionary, or in
-    a dtype that depends on the other files of its table. What is made for it only lies in `memory`.
+    a dtype that depends on the other files of its table. Offsets that are packed for it lie in `memory`.
     """
 
     cache: HotCache[Column]
@@ -126,10 +127,8 @@ class HotColumns:
         """A column that took so long to decode is offered to the cache. Never fails: nobody waits for it."""
         if self.cache.enabled:
             key = self._key(unit, position, coded=isinstance(column, DictionaryColumn))
-            try:
+            with suppress(ResourceExhausted):  # Then it is kept as it is.
                 column = packed(column, self.memory)
-            except ResourceExhausted:
-                return  # The scan has its column; there is no memory to keep anything.
             self.cache.offer(key, column, nbytes=column_nbytes(column), seconds=seconds)
 
     def _key(self, unit: Unit, position: int, *, coded: bool) -> Hashable:

@@ -10,8 +10,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import torch
 
 import pystachio
+from pystachio.operators.aggregation import fold, partial
+from pystachio.operators.aggregation.plan import AggregatePlan
+from pystachio.operators.batch import Batch
 
 ROWS = 150_000
 KEYS = {
@@ -25,7 +29,9 @@ KEYS = {
     "flag": "true, false or none",
     "ordered": "in the order of the file",
     "money": "decimals that need two limbs",
+    "single": "one value, and none in one of six rows, the first ones of each batch among them",
 }
+"""Of rows: what is special about the column."""
 STATES = "count(*) as n, count(v) as c, sum(v) as s, min(v) as low, max(w) as high, sum(v) filter (where w > 3) as f"
 
 
@@ -52,6 +58,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
             "flag": some(draw.random(ROWS) < 0.5),
             "ordered": some(np.arange(ROWS) // 2, 0.2),
             "money": some(np.array(large.to_pylist())),
+            "single": pa.array(np.full(ROWS, 7), mask=np.arange(ROWS) % 50_000 < 8_000),
             "v": some(draw.integers(-1000, 1000, ROWS)),
             "w": draw.integers(0, 9, ROWS),
         }
@@ -61,8 +68,24 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def session(folder: Path) -> Iterator[pystachio.Session]:
-    with pystachio.connect(threads=2, chunk_cache_dir=str(folder / "chunks")) as session:
+def apart() -> Iterator[list[int]]:
+    """How many rows without a key were put apart, of each batch."""
+    seen: list[int] = []
+    with pytest.MonkeyPatch.context() as patch:
+
+        def watched(plan: AggregatePlan, batch: Batch, device: torch.device) -> tuple[Batch | None, Batch]:
+            keyless, others = fold.without_keys_apart(plan, batch, device)
+            seen.append(0 if keyless is None else batch.length - others.length)
+            return keyless, others
+
+        patch.setattr(partial, "without_keys_apart", watched)
+        yield seen
+
+
+@pytest.fixture(scope="module", params=[True, False], ids=["with programs", "without programs"])
+def session(request: pytest.FixtureRequest, folder: Path, apart: list[int]) -> Iterator[pystachio.Session]:
+    chunks = str(folder / f"chunks {request.param}")
+    with pystachio.connect(threads=2, chunk_cache_dir=chunks, fusion=request.param) as session:
         session.register("t", folder / "t.parquet")
         yield session
 
@@ -72,6 +95,7 @@ def statements(key: str) -> list[str]:
         f"select {key}, {STATES} from t group by {key}",
         f"select {key} from t group by {key} having {key} is null or count(*) > 2",
         f"select {key}, w, count(*) as n from t where v > 500 group by {key}, w",
+        f"select {key}, count({key}) as k, any_value({key}) as a, round(stddev(w), 6) as d from t group by {key}",
         f"select {key}, count(distinct w) as d from t group by {key}",
         f"select distinct {key} from t",
         f"select count(*) as n from (select {key}, sum(v) as s from t where v > 990 group by {key} having s > 0)",
@@ -89,6 +113,16 @@ def test_as_duckdb(folder: Path, session: pystachio.Session, key: str) -> None:
                 found = session.sql(sql).to_arrow()
                 rows = zip(*(column.to_pylist() for column in found.columns), strict=True)
                 assert sorted(map(_plain, rows)) == expected
+
+
+def test_that_rows_without_a_key_are_put_apart(session: pystachio.Session, apart: list[int]) -> None:
+    apart.clear()
+    session.sql("select random, count(*) as n, stddev(v) as d from t group by random").to_arrow()
+    assert 0.4 * ROWS < sum(apart) < 0.6 * ROWS
+    apart.clear()
+    session.sql("select rare, count(*) as n, stddev(v) as d from t group by rare").to_arrow()
+    assert apart
+    assert not any(apart)
 
 
 def _plain(row: tuple[object, ...]) -> str:

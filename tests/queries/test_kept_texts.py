@@ -112,6 +112,4 @@ def test_that_there_is_no_memory_to_keep_them_fails_no_query(folder: Path, monke
     with pystachio.connect(threads=2, chunk_cache_dir=str(folder / "others")) as session:
         session.register("words", folder / "words.parquet")
         for _ in range(2):
-            result = session.sql(STATEMENTS["lengths"])
-            assert result.to_arrow().num_rows == 1
-            assert result.metrics().bytes_read > 0
+            assert session.sql(STATEMENTS["like"]).to_arrow().num_rows == 1

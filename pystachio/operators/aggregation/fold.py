@@ -23,6 +23,8 @@ from pystachio.operators.kernels.selection import (
     concat_batches,
     device_of,
     settled_batch,
+    slice_batch,
+    slice_column,
     take,
     take_batch,
     with_validity,
@@ -31,7 +33,7 @@ from pystachio.operators.kernels.selection import (
 SAMPLE_ROWS: Final = 1 << 14
 _SAMPLE_BLOCKS: Final = 16
 _FEW_NULLS: Final = 8
-"""Up to one row of so many without a key is not worth moving the others."""
+"""Less than one row of so many without a key is not worth moving the others."""
 _GLANCE: Final = 64
 """Rows that say of most batches that they are in no order."""
 
@@ -63,21 +65,33 @@ def partial_batches(
 
 
 def without_keys_apart(plan: AggregatePlan, batch: Batch, device: torch.device) -> tuple[Batch | None, Batch]:
-    """The rows whose only key is NULL, if they are many, and the others: a group that is known is not looked up, and
-    does not make the others seem to be of few. Not on a GPU, where each step would be waited for, and not of texts,
-    which would be copied."""
+    """The rows whose only key is NULL as a partial batch of one group, if they are many, and the others: nobody looks
+    that group up, and it does not make the others seem to be of few. Not on a GPU, where each step would be waited for,
+    and not of texts, which would be copied."""
     if plan.sets or plan.lists or len(plan.keys) != 1 or device.type != "cpu":
         return None, batch
-    key = batch.columns[plan.keys[0]]
-    if key.validity is None or any(isinstance(column, BytesColumn | ViewColumn) for column in batch.columns):
+    position = plan.keys[0]
+    validity = batch.columns[position].validity
+    if validity is None or any(isinstance(column, BytesColumn | ViewColumn) for column in batch.columns):
         return None, batch
-    rows = primitives(device).indices_of_true(~key.validity)
-    if len(rows) * _FEW_NULLS < batch.length:
+    count = batch.length - int(np.count_nonzero(validity.numpy()))
+    if count * _FEW_NULLS < batch.length:
         return None, batch
-    columns = list(batch.columns)
-    columns[plan.keys[0]] = with_validity(key, None)
-    kept = primitives(device).indices_of_true(key.validity)
-    return take_batch(batch, rows), take_batch(Batch(tuple(columns), batch.length, batch.ready), kept)
+    keyless = batch
+    if count < batch.length:
+        keyless = take_batch(batch, primitives(device).indices_of_true(~validity))
+        batch = take_batch(batch, primitives(device).indices_of_true(validity))
+        # Only now: what is known of a column's values is not so of what lies under its NULLs.
+        others = list(batch.columns)
+        others[position] = with_validity(others[position], None)
+        batch = Batch(tuple(others), batch.length, batch.ready)
+    else:
+        batch = slice_batch(batch, 0, 0)
+    grouping = one_group(count, device)
+    columns = [slice_column(keyless.columns[position], 0, 1)]
+    for state, parts in zip(plan.states, _state_columns(plan, _lifted(plan, keyless, None, device)), strict=True):
+        columns += merge(state, parts, grouping)
+    return Batch(tuple(columns), 1, keyless.ready), batch
 
 
 def _of_sets(plan: AggregatePlan, batch: Batch, device: torch.device, allow_direct: bool) -> Iterator[Batch]:

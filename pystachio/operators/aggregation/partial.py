@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import chain
 from typing import ClassVar, Final, Protocol
@@ -171,17 +171,17 @@ class PartialFold:
     def process(self, batch: Batch) -> Iterator[Batch]:
         self._seen.rows += batch.length
         self.history.rows = max(self.history.rows, self._seen.rows)
-        if batch.length >= _SMALLEST_GROUPED_BATCH:
-            nothing, batch = without_keys_apart(self.plan, batch, self.device)
-            if nothing is not None:
-                yield from self._partial(nothing, [True])
+        large = batch.length >= _SMALLEST_GROUPED_BATCH
+        if large:
+            keyless, batch = without_keys_apart(self.plan, batch, self.device)
+            if keyless is not None:
+                yield keyless
                 if not batch.length:
                     return
-        large = batch.length >= _SMALLEST_GROUPED_BATCH
         tried = [large and self._pays(number, batch) for number in range(len(self.gains))]
         reduce = tried if self.plan.group_width else [True]
         groups = []
-        for part in self._partial(batch, reduce):
+        for part in partial_batches(self.plan, batch, self.device, reduce=reduce, allow_direct=self.allow_direct):
             groups.append(part.length)
             yield part
         if len(self.plan.sets) <= 1:
@@ -189,9 +189,6 @@ class PartialFold:
             for gain, was_tried, count in zip(self.gains, tried, groups[self.plan.tagged :], strict=True):
                 if was_tried:
                     gain.record(batch.length, count)
-
-    def _partial(self, batch: Batch, reduce: Sequence[bool]) -> Iterator[Batch]:
-        return partial_batches(self.plan, batch, self.device, reduce=reduce, allow_direct=self.allow_direct)
 
     def _pays(self, number: int, batch: Batch) -> bool:
         """Whether to group the batch, as far as earlier ones and a sample say."""

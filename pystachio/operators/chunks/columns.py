@@ -14,12 +14,13 @@ import xxhash
 from pystachio.errors import Cancelled, PystachioError
 from pystachio.io_scheduler.client import HostBuffer
 from pystachio.operators.chunks.cache import USUAL_RATE, ChunkCache
-from pystachio.operators.chunks.decoding import Memory, NotUsable, decode_all
+from pystachio.operators.chunks.decoding import NotUsable, decode_all
 from pystachio.operators.chunks.place import ChunkPlace
 from pystachio.operators.chunks.store import StoredChunk
 from pystachio.operators.column import Bounds, BytesColumn, Column, Dictionary, DictionaryColumn
 from pystachio.operators.hot_columns import HotColumns
 from pystachio.operators.kernels import selection
+from pystachio.operators.kernels.host_memory import Memory
 from pystachio.operators.narrowing import narrowest_dtype
 from pystachio.operators.parquet.dictionary import SharedDictionary, over
 from pystachio.operators.scans.units import Unit

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
@@ -23,6 +23,7 @@ from pystachio.operators.column import (
 )
 from pystachio.operators.kernels import host, packing, segments
 from pystachio.operators.kernels.bounds import is_within
+from pystachio.operators.kernels.host_memory import Memory
 from pystachio.operators.kernels.segments import Segment
 
 _INTEGERS: Final = ("int8", "int16", "int32", "int64")
@@ -72,10 +73,6 @@ class _Opened(NamedTuple):
     bounds: object
     nulls: bool
     parts: list[_Part]
-
-
-Memory = Callable[[Sequence[int]], Sequence[memoryview]]
-"""Gives memory of so many bytes each, aligned to pages."""
 
 
 def decode(data: memoryview, key: ChunkKey) -> Column | NotUsable:

@@ -78,7 +78,7 @@ def _retyped(values: BytesColumn, type_: pa.DataType) -> BytesColumn:
             array.cast(type_)
         except pa.ArrowInvalid as error:
             raise DataError(f"bytes that are no UTF-8 text: {error}") from error
-    return BytesColumn(type_, values.offsets, values.data, values.validity)
+    return BytesColumn(type_, values.places, values.data, values.validity)
 
 
 def _to_floats(values: FixedColumn | WideDecimalColumn) -> torch.Tensor:

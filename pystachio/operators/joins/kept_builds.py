@@ -78,8 +78,8 @@ def _held_bytes(column: Column) -> int:
             tensors = (codes, column.validity)
             below = column_nbytes(dictionary.values)
         case BytesColumn(places=places, data=data):
-            offsets = (places,) if isinstance(places, torch.Tensor) else (places.bases, places.within)
-            tensors = (*offsets, data, column.validity)
+            assert isinstance(places, torch.Tensor), "rows of a build are no columns of a scan"
+            tensors = (places, data, column.validity)
         case ViewColumn(views=views, held=held, hashes=hashes):
             tensors = (views, *held, column.validity, hashes)
     return below + sum(tensor.untyped_storage().nbytes() for tensor in tensors if tensor is not None)

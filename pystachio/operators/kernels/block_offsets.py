@@ -1,12 +1,11 @@
-"""Offsets of texts in a quarter of their bytes (`column.BlockOffsets`), for columns that are kept; on a CPU, in C.
+"""Offsets of texts in a quarter of their bytes (`column.BlockOffsets`), for columns of the hot cache; on a CPU, in C.
 
 Two bytes for each text instead of eight: of short ones, offsets are a tenth of what a column takes in memory. A slice
-has plain offsets again, of which there are as many as fit the cache.
+has plain offsets again.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
 from typing import Final
 
 import numpy as np
@@ -14,20 +13,20 @@ import torch
 
 from pystachio.operators.column import BLOCK_ENTRIES, BlockOffsets, BytesColumn, Column
 from pystachio.operators.kernels import native
-from pystachio.operators.kernels.host_memory import empty
+from pystachio.operators.kernels.host_memory import Memory, empty
 
-_LEAST_ENTRIES: Final = 1 << 12
+_LEAST_ROWS: Final = 1 << 12
 """Fewer are not worth pages of their own."""
 
 _ENTRY_BYTES: Final = 2
 _BASE_BYTES: Final = 8
 
 
-def packed(column: Column, memory: Callable[[Sequence[int]], Sequence[memoryview]]) -> Column:
-    """The column, with offsets of two bytes in `memory` (so many bytes, aligned to pages) where it has texts, and
-    neighbouring ones span less than 64 KiB."""
+def packed(column: Column, memory: Memory) -> Column:
+    """The column, with offsets of two bytes in `memory` if it has texts of which no block spans 64 KiB. Raises what
+    `memory` does."""
     library = native.library()
-    if library is None or not isinstance(column, BytesColumn) or len(column) < _LEAST_ENTRIES:
+    if library is None or not isinstance(column, BytesColumn) or len(column) < _LEAST_ROWS:
         return column
     offsets = column.places
     if not isinstance(offsets, torch.Tensor) or offsets.device.type != "cpu" or not offsets.is_contiguous():
@@ -43,20 +42,16 @@ def packed(column: Column, memory: Callable[[Sequence[int]], Sequence[memoryview
 
 
 def sliced(blocks: BlockOffsets, start: int, stop: int) -> tuple[torch.Tensor, int, int]:
-    """The offsets of the rows [start, stop), from 0, and where their bytes begin and end."""
-    library = native.library()
+    """The offsets of the rows [start, stop), from 0, and where their bytes begin and end. Raises IndexError."""
+    if not 0 <= start <= stop < blocks.entries:
+        raise IndexError("rows outside the strings")
+    library = native.library(stop - start)
     if library is None:
-        offsets = blocks.expanded()[start : stop + 1]
-        first = int(offsets[0])
-        return offsets - first, first, int(offsets[-1])
-    assert 0 <= start <= stop < blocks.entries, "rows of the column"
-    first = _entry(blocks, start)
+        whole = blocks.expanded()[start : stop + 1]
+        first, last = int(whole[0]), int(whole[-1])
+        return whole - first, first, last
     offsets = empty(stop + 1 - start, torch.int64)
-    library.pystachio_block_offsets(
-        blocks.bases.data_ptr(), blocks.within.data_ptr(), start, len(offsets), first, offsets.data_ptr()
+    first = library.pystachio_block_offsets(
+        blocks.bases.data_ptr(), blocks.within.data_ptr(), start, len(offsets), offsets.data_ptr()
     )
-    return offsets, first, _entry(blocks, stop)
-
-
-def _entry(blocks: BlockOffsets, entry: int) -> int:
-    return int(blocks.bases[entry // BLOCK_ENTRIES]) + (int(blocks.within[entry]) & 0xFFFF)
+    return offsets, first, first + int(offsets[-1])

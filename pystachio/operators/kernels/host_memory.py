@@ -7,7 +7,7 @@ of a few rows 80. numpy keeps the interpreter for what is short.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final
 
 import numpy as np
@@ -26,6 +26,9 @@ NUMPY: Final[dict[torch.dtype, type[np.generic]]] = {
     torch.float64: np.float64,
 }
 """What torch's dtypes are called there."""
+
+Memory = Callable[[Sequence[int]], Sequence[memoryview]]
+"""Gives memory of so many bytes each, aligned to pages. Raises ResourceExhausted."""
 
 _SHORT_COPY: Final = 1 << 16
 """Rows that are copied or cleared in so little time, one after the other."""

@@ -137,13 +137,13 @@ def _union(dictionaries: tuple[Dictionary, ...]) -> Dictionary:
 
 def find(column: BytesColumn, dictionary: Dictionary) -> torch.Tensor:
     """The code in `dictionary` (of strings) of each row's value: int32, -1 where it has none or for NULL."""
-    return on_device(find_texts(_on_host(column), dictionary), column.offsets.device)
+    return on_device(find_texts(_on_host(column), dictionary), column.data.device)
 
 
 def numbered(column: BytesColumn) -> FixedColumn:
     """Strings as numbers that are equal where they are."""
     numbers, count = number_texts(_on_host(column))
-    numbers = on_device(numbers, column.offsets.device)
+    numbers = on_device(numbers, column.data.device)
     return FixedColumn(pa.int32(), numbers, column.validity, (0, max(0, count - 1)))
 
 

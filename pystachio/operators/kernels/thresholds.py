@@ -112,7 +112,7 @@ class KeyThreshold:
 
     def _of_texts(self, column: BytesColumn) -> Masks:
         # Compared as bytes: so are the keys, and what stands under NULLs need be no text.
-        texts = arrow_view(BytesColumn(pa.binary(), column.offsets, column.data))
+        texts = arrow_view(BytesColumn(pa.binary(), column.places, column.data))
         limit = pa.scalar(self.value, texts.type)
         compare = pc.greater if self.direction.descending else pc.less
         return _numpy(compare(texts, limit)), _numpy(pc.equal(texts, limit))

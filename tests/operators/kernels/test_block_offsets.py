@@ -132,3 +132,16 @@ def test_others_stay_as_they_are() -> None:
     assert packed(few, memory) is few
     assert packed(numbers, memory) is numbers
     assert packed(once, memory) is once
+
+
+def test_offsets_that_fall_are_not_taken() -> None:
+    column = texts(np.full(ROWS, 10))
+    column.offsets[100] = 0
+    assert packed(column, memory) is column
+
+
+def test_slices_outside() -> None:
+    found = in_blocks(texts(np.full(ROWS, 10)))
+    for start, stop in ((-1, 5), (5, 4), (0, ROWS + 1), (ROWS + 1, ROWS + 1)):
+        with pytest.raises(IndexError, match="outside"):
+            slice_column(found, start, stop)

@@ -248,6 +248,7 @@ def _declare_arrays(loaded: ctypes.CDLL) -> None:
     }
     counting = {
         "view_texts": (pointer, pointer, number, pointer, width, number, pointer),
+        "block_offsets": (pointer, pointer, number, number, pointer),
         "view_blocks": (pointer, pointer, pointer, number, pointer, width, number, pointer),
         "take_views": (pointer, number, pointer, width, number, pointer),
         "number_keys": (pointer, number, number, pointer, number, pointer, pointer, pointer),
@@ -268,7 +269,5 @@ def _declare_arrays(loaded: ctypes.CDLL) -> None:
         function.restype = number if name in counting else width
     loaded.pystachio_read_segments.argtypes = (pointer, number)
     loaded.pystachio_read_segments.restype = None
-    loaded.pystachio_block_offsets.argtypes = (pointer, pointer, number, number, number, pointer)
-    loaded.pystachio_block_offsets.restype = None
     loaded.pystachio_common_divisor.argtypes = (pointer, width, number, pointer)
     loaded.pystachio_common_divisor.restype = ctypes.c_uint64

@@ -57,9 +57,9 @@ int64_t pystachio_view_blocks(const int64_t *bases, const uint16_t *within, cons
     return width == 8 ? view_blocks(bases, within, data, length, positions, 8, count, out) : -1;
 }
 
-void pystachio_block_offsets(const int64_t *restrict bases, const uint16_t *restrict within, int64_t first,
-                             int64_t count, int64_t origin, int64_t *restrict out) {
-    int64_t done = 0;
+int64_t pystachio_block_offsets(const int64_t *restrict bases, const uint16_t *restrict within, int64_t first,
+                                int64_t count, int64_t *restrict out) {
+    int64_t done = 0, origin = block_offset(bases, within, first);
     while (done < count) {
         int64_t entry = first + done, left = PS_BLOCK_ENTRIES - entry % PS_BLOCK_ENTRIES;
         int64_t base = bases[entry / PS_BLOCK_ENTRIES] - origin;
@@ -67,6 +67,7 @@ void pystachio_block_offsets(const int64_t *restrict bases, const uint16_t *rest
         for (int64_t j = 0; j < left; j++) out[done + j] = base + within[entry + j];
         done += left;
     }
+    return origin;
 }
 
 int32_t pystachio_pack_offsets(const int64_t *restrict offsets, int64_t entries, int64_t *restrict bases,
@@ -74,9 +75,14 @@ int32_t pystachio_pack_offsets(const int64_t *restrict offsets, int64_t entries,
     for (int64_t block = 0; block * PS_BLOCK_ENTRIES < entries; block++) {
         int64_t first = block * PS_BLOCK_ENTRIES, left = entries - first, base = offsets[first];
         int64_t count = left < PS_BLOCK_ENTRIES ? left : PS_BLOCK_ENTRIES;
-        if (offsets[first + count - 1] - base > UINT16_MAX) return 0;
+        uint64_t all = 0;
         bases[block] = base;
-        for (int64_t j = 0; j < count; j++) within[first + j] = (uint16_t)(offsets[first + j] - base);
+        for (int64_t j = 0; j < count; j++) {
+            uint64_t distance = (uint64_t)offsets[first + j] - (uint64_t)base;
+            all |= distance;
+            within[first + j] = (uint16_t)distance;
+        }
+        if (all > UINT16_MAX) return 0;
         for (int64_t j = count; j < PS_BLOCK_ENTRIES; j++) within[first + j] = 0;
     }
     return 1;

@@ -22,12 +22,12 @@ PS_EXPORT int64_t pystachio_view_blocks(const int64_t *bases, const uint16_t *wi
                                         int64_t length, const void *positions, int32_t width, int64_t count,
                                         ps_view *out);
 
-/* The offsets of entries [first, first + count), less `origin`. */
-PS_EXPORT void pystachio_block_offsets(const int64_t *bases, const uint16_t *within, int64_t first, int64_t count,
-                                       int64_t origin, int64_t *out);
+/* The offsets of entries [first, first + count), at least one, less that of `first`, which is returned. */
+PS_EXPORT int64_t pystachio_block_offsets(const int64_t *bases, const uint16_t *within, int64_t first, int64_t count,
+                                          int64_t *out);
 
-/* The `entries` of `offsets`, that never fall, as such: `within` has room for whole blocks, and what is behind the last
- * entry is 0. Returns 1; 0 where a block spans more than two bytes say. */
+/* The `entries` of `offsets` as such: `within` has room for whole blocks, and what is behind the last entry is 0.
+ * Returns 1; 0 where an entry is not in the 64 KiB from its block's first one on. */
 PS_EXPORT int32_t pystachio_pack_offsets(const int64_t *offsets, int64_t entries, int64_t *bases, uint16_t *within);
 
 /* `view_texts` for the views at `positions`. */
