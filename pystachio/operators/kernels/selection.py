@@ -210,7 +210,8 @@ def widen(column: Column) -> WideDecimalColumn:
 
 
 def with_validity(column: Column, validity: torch.Tensor | None) -> Column:
-    """The column's values with another validity."""
+    """The column's values with another validity. Without one (None) no row may have been NULL: bounds are those of the
+    valid values, and what lay under a NULL is none of them."""
     match column:
         case FixedColumn(type=type_, values=values, bounds=bounds):
             return FixedColumn(type_, values, validity, bounds)
