@@ -23,6 +23,7 @@ from pystachio.io_scheduler.coalescing import coalesce
 from pystachio.io_scheduler.core.request import Direction, Extent, Link
 from pystachio.io_scheduler.devices import Buffer, FileSeries
 from pystachio.io_scheduler.history import History
+from pystachio.io_scheduler.prefetch import Prefetch
 from pystachio.io_scheduler.submission import Request, Submission
 
 _EMPTY = memoryview(bytearray())
@@ -102,6 +103,8 @@ class TransferService(Protocol):
 
     def abandon(self, submission: Submission) -> None: ...
 
+    def boost(self, submission: Submission, plan_id: str, criticality: int = 0) -> None: ...
+
 
 class TransferClient:
     """One plan's transfers, or those of one operator of it; made by `IoSchedulerService.client`, used on its loop.
@@ -129,17 +132,23 @@ class TransferClient:
         ResourceExhausted."""
         return [self._service.buffers.acquire(length) for length in lengths]
 
-    async def read(self, path: str, extents: Sequence[Extent], *, criticality: int = 0) -> list[HostBuffer]:
+    def prefetch(self) -> Prefetch:
+        """For reads that nobody waits for yet."""
+        return Prefetch(self._service)
+
+    async def read(
+        self, path: str, extents: Sequence[Extent], *, criticality: int = 0, prefetch: Prefetch | None = None
+    ) -> list[HostBuffer]:
         """One buffer per extent, in order. Neighbouring extents are read together and share their memory.
 
-        Of the plan's transfers, those with higher `criticality` go first. The memory is taken when the bytes are about
-        to move.
+        Of the plan's transfers, those with higher `criticality` go first; with `prefetch`, that is up to it. The memory
+        is taken when the bytes are about to move.
         """
         service = self._service
         link = service.known_link(path) or await service.locate(path)
         runs = coalesce(extents, alignment=service.alignment(link))
         requests = [Request(run.extent, None, run.required, run.useful) for run in runs]
-        submission = service.submit(self.plan_id, path, link, requests, criticality, self.operator)
+        submission = self._submit(path, link, requests, criticality, prefetch)
         await self._finish(submission)
         views = [_EMPTY] * len(extents)
         for index, run in enumerate(runs):
@@ -149,7 +158,9 @@ class TransferClient:
                 views[position] = block[start : start + extents[position].length]
         return [HostBuffer(view) for view in views]
 
-    async def read_files(self, files: Sequence[tuple[str, int]], *, beside: str) -> list[HostBuffer | PystachioError]:
+    async def read_files(
+        self, files: Sequence[tuple[str, int]], *, beside: str, prefetch: Prefetch | None = None
+    ) -> list[HostBuffer | PystachioError]:
         """The first so many bytes of each file, all under way at once, for a part of what as many `read` cost: where
         the link reads series, neighbours of whole pages share a transfer.
 
@@ -159,17 +170,21 @@ class TransferClient:
         link = service.known_link(beside) or await service.locate(beside)
         alone = [(position,) for position in range(len(files))]
         runs = _runs(files, service.alignment(link)) if service.reads_series(link) else alone
-        found = await self._read_runs(files, runs, link)
+        found = await self._read_runs(files, runs, link, prefetch)
         missing = [run for run in alone if run[0] not in found]
         if missing:  # one of those that were read together was to blame
-            found |= await self._read_runs(files, missing, link)
+            found |= await self._read_runs(files, missing, link, prefetch)
         return [found[position] for position in range(len(files))]
 
     async def _read_runs(
-        self, files: Sequence[tuple[str, int]], runs: Sequence[Sequence[int]], link: Link
+        self,
+        files: Sequence[tuple[str, int]],
+        runs: Sequence[Sequence[int]],
+        link: Link,
+        prefetch: Prefetch | None,
     ) -> dict[int, HostBuffer | PystachioError]:
         """The files by position, those of a run together: where one of several is to blame, none of them."""
-        submissions = [self._submit_run([files[position] for position in run], link) for run in runs]
+        submissions = [self._submit_run([files[position] for position in run], link, prefetch) for run in runs]
         found: dict[int, HostBuffer | PystachioError] = {}
         done = 0
         try:
@@ -188,7 +203,9 @@ class TransferClient:
             raise
         return found
 
-    def _submit_run(self, files: Sequence[tuple[str, int]], link: Link) -> Submission | PystachioError:
+    def _submit_run(
+        self, files: Sequence[tuple[str, int]], link: Link, prefetch: Prefetch | None
+    ) -> Submission | PystachioError:
         service = self._service
         path, nbytes = files[0]
         lengths = tuple(nbytes for _, nbytes in files)
@@ -202,7 +219,7 @@ class TransferClient:
             requests = [Request(Extent(0, total), None, total, total, parts=lengths)]
             name = FileSeries(tuple(files))
         try:
-            return service.submit(self.plan_id, name, link, requests, 0, self.operator)
+            return self._submit(name, link, requests, 0, prefetch)
         except PystachioError as error:  # there is no descriptor, or no memory, for it
             # Its traceback would keep this call, and so the memory of the other files.
             return error.with_traceback(None)
@@ -241,8 +258,21 @@ class TransferClient:
         await self._move(path, link, request, criticality)
 
     async def _move(self, path: str, link: Link, request: Request, criticality: int) -> None:
-        submission = self._service.submit(self.plan_id, path, link, [request], criticality, self.operator)
-        await self._finish(submission)
+        await self._finish(self._submit(path, link, [request], criticality))
+
+    def _submit(
+        self,
+        name: str | FileSeries,
+        link: Link,
+        requests: Sequence[Request],
+        criticality: int,
+        prefetch: Prefetch | None = None,
+    ) -> Submission:
+        if prefetch is None:
+            return self._service.submit(self.plan_id, name, link, requests, criticality, self.operator)
+        submission = self._service.submit(self.plan_id, name, link, requests, prefetch.criticality, self.operator)
+        prefetch.note(submission)
+        return submission
 
     async def _finish(self, submission: Submission) -> None:
         try:

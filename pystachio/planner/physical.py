@@ -6,6 +6,7 @@ The planner and the operators use the same nouns; here the operators are the one
 from __future__ import annotations
 
 import itertools
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import cast
@@ -72,7 +73,7 @@ from pystachio.planner.runtime_filters import (
     through_join,
     through_project,
 )
-from pystachio.planner.sharing import shared_plans
+from pystachio.planner.sharing import distinct_reads, shared_plans
 
 _LARGEST_TOP_N = 100_000
 """More rows than this are sorted as a whole: a top-N keeps all its rows at hand."""
@@ -84,11 +85,12 @@ _SMALLEST_FILTERED_SCAN = 20_000
 def plan(query: Query, tables: Mapping[str, Table], estimator: Estimator, names: tuple[str, ...]) -> PhysicalPlan:
     """The operators that run `query`, whose columns are called `names`; runtime filters are numbered from 0."""
     shared = shared_plans(query, estimator)
-    lowering = _Lowering(tables, estimator, shared, {})
+    scanned = Counter(read.table for read in distinct_reads(query))
+    lowering = _Lowering(tables, estimator, shared, {}, scanned)
     scalars, root = lowering.query(query)
     if shared:
         # Once more, now that it is known what all consumers of each shared sub-plan need.
-        lowering = _Lowering(tables, estimator, shared, lowering.needed)
+        lowering = _Lowering(tables, estimator, shared, lowering.needed, scanned)
         scalars, root = lowering.query(query)
     return PhysicalPlan(root, scalars, names, lowering.expected_rows)
 
@@ -117,12 +119,15 @@ class _Lowering:
         estimator: Estimator,
         consumers: Mapping[int, int],
         needed: Mapping[int, Needed],
+        scanned: Mapping[str, int],
     ) -> None:
-        """`consumers` of shared sub-plans, and which of their fields those have `needed` (else all), both by `id`."""
+        """`consumers` of shared sub-plans, and which of their fields those have `needed` (else all), both by `id`;
+        how often each table is `scanned`."""
         self._tables = tables
         self._estimator = estimator
         self._consumers = consumers
         self._spooled = needed
+        self._scanned = scanned
         self.needed: dict[int, Needed] = {}
         """What consumers of shared sub-plans have asked for so far."""
         self._lowered: dict[int, LogicalPlan] = {}
@@ -202,7 +207,8 @@ class _Lowering:
             columns=tuple(read.columns[p] for p in columns),
             predicate=None if read.predicate is None else moved(read.predicate, columns),
             output=tuple(columns[p] for p in sorted(needed)),
-            filters=tuple(ScanFilter(wanted.slot, columns[wanted.field]) for wanted in filters),
+            filters=tuple(ScanFilter(wanted.slot, columns[wanted.field], wanted.share) for wanted in filters),
+            reads_early=self._scanned[read.table] == 1,
         )
         return _Lowered(scan, _places(needed), frozenset(wanted.slot for wanted in filters))
 

@@ -60,6 +60,12 @@ def with_inputs(plan: LogicalPlan, inputs: tuple[LogicalPlan, ...]) -> LogicalPl
             return replace(plan, input=input_)
 
 
+def distinct_reads(query: Query) -> list[Read]:
+    """What is read, each read once that several parts of the plan have in common."""
+    parts = (part for top in (query.root, *query.scalars) for part in _below(top))
+    return list({id(part): part for part in parts if isinstance(part, Read)}.values())
+
+
 def widen_reads(query: Query) -> Query:
     """Reads of one table with equal predicates read the same columns, under a projection to those each had.
 

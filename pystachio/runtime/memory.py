@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from types import TracebackType
@@ -143,6 +143,17 @@ class OperatorMemory:
         """Bytes of `tier` (None: where the node's operators compute), for all plans together."""
         return self._memory.budget(tier)
 
+    def free(self, tier: Tier | None = None) -> int:
+        """Bytes of `tier` that nobody has reserved."""
+        return self._account(tier)[0].free()
+
+    def when_scarce(self, give_up: Callable[[], None], *, tier: Tier | None = None) -> Callable[[], None]:
+        """`give_up` is called, on the loop, whenever somebody begins to wait for memory of `tier`, until the function
+        that is returned is called: for what holds memory that nobody would wait for."""
+        scarce = self._account(tier)[0].scarce
+        scarce.append(give_up)
+        return lambda: scarce.remove(give_up)
+
     async def reserve(
         self, nbytes: int, *, tier: Tier | None = None, net_delta: int | None = None, transient: bool = False
     ) -> Reservation:
@@ -243,6 +254,8 @@ class _TierMemory:
         self.pool = MemoryPool(budget)
         self.hot: HotCache[Any] | None = None
         """Uses what is free, and gives it back when it is reserved."""
+        self.scarce: list[Callable[[], None]] = []
+        """Called when somebody begins to wait."""
         self._tier = tier
         self._tracing = tracing
         self._clock = clock
@@ -366,6 +379,8 @@ class _TierMemory:
                 raise self._exhausted(request)
             self.pool.enqueue(request)
         future = self._futures[request] = self._loop.create_future()
+        for give_up in tuple(self.scarce):
+            give_up()
         self.grant()
         try:
             await future

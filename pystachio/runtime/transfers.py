@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from pystachio.io_scheduler.client import HostBuffer, TransferClient
     from pystachio.io_scheduler.core.request import Extent, Lease, Link, PriorityClass
     from pystachio.io_scheduler.ledger import Ledger
+    from pystachio.io_scheduler.prefetch import Prefetch
 
 
 class Transfers(Protocol):
@@ -24,10 +25,14 @@ class Transfers(Protocol):
 
     def memory(self, lengths: Sequence[int]) -> list[memoryview]: ...
 
-    async def read(self, path: str, extents: Sequence[Extent], *, criticality: int = 0) -> list[HostBuffer]: ...
+    def prefetch(self) -> Prefetch: ...
+
+    async def read(
+        self, path: str, extents: Sequence[Extent], *, criticality: int = 0, prefetch: Prefetch | None = None
+    ) -> list[HostBuffer]: ...
 
     async def read_files(
-        self, files: Sequence[tuple[str, int]], *, beside: str
+        self, files: Sequence[tuple[str, int]], *, beside: str, prefetch: Prefetch | None = None
     ) -> list[HostBuffer | PystachioError]: ...
 
     async def read_into(
@@ -52,17 +57,24 @@ class PlanTransfers:
     def memory(self, lengths: Sequence[int]) -> list[memoryview]:
         return self._client.memory(lengths)
 
-    async def read(self, path: str, extents: Sequence[Extent], *, criticality: int = 0) -> list[HostBuffer]:
+    def prefetch(self) -> Prefetch:
+        return self._client.prefetch()
+
+    async def read(
+        self, path: str, extents: Sequence[Extent], *, criticality: int = 0, prefetch: Prefetch | None = None
+    ) -> list[HostBuffer]:
         self._entry.begin_external()
         try:
-            return await self._client.read(path, extents, criticality=criticality)
+            return await self._client.read(path, extents, criticality=criticality, prefetch=prefetch)
         finally:
             self._entry.end_external()
 
-    async def read_files(self, files: Sequence[tuple[str, int]], *, beside: str) -> list[HostBuffer | PystachioError]:
+    async def read_files(
+        self, files: Sequence[tuple[str, int]], *, beside: str, prefetch: Prefetch | None = None
+    ) -> list[HostBuffer | PystachioError]:
         self._entry.begin_external()
         try:
-            return await self._client.read_files(files, beside=beside)
+            return await self._client.read_files(files, beside=beside, prefetch=prefetch)
         finally:
             self._entry.end_external()
 

@@ -131,7 +131,7 @@ def test_the_smaller_side_is_built_and_filters_the_larger() -> None:
     assert isinstance(root, JoinOperator)
     assert root.build == "right"
     assert root.runtime_filters == (0,)
-    assert scans(root)["line"].filters == (ScanFilter(0, 0),)
+    assert scans(root)["line"].filters == (ScanFilter(0, 0, 0.01),)
     turned = lowered(joined(FEW_PARTS, LINES)).root
     assert isinstance(turned, JoinOperator)
     assert (turned.build, turned.runtime_filters) == ("left", (0,))
@@ -175,11 +175,21 @@ def test_a_filter_that_no_scan_takes_does_not_lead_to_others() -> None:
     assert found["line"].filters == ()
 
 
+def test_a_table_that_is_scanned_once_may_be_read_before_its_filters_are_there() -> None:
+    once = scans(lowered(joined(LINES, FEW_PARTS)).root)
+    assert [scan.reads_early for scan in once.values()] == [True, True]
+    other = replace(LINES, predicate=CATEGORY_7)
+    twice = scans(lowered(joined(joined(LINES, FEW_PARTS), other)).root)
+    assert {name: scan.reads_early for name, scan in twice.items()} == {"line": False, "part": True}
+    by_a_scalar = lowered(joined(LINES, FEW_PARTS), Limit(other, 1, 0))
+    assert not scans(by_a_scalar.root)["line"].reads_early
+
+
 def test_a_filter_passes_through_group_keys() -> None:
     root = lowered(joined(FEW_PARTS, BY_PART)).root
     assert isinstance(root, JoinOperator)
     assert root.build == "left"
-    assert scans(root)["line"].filters == (ScanFilter(0, 0),)
+    assert scans(root)["line"].filters == (ScanFilter(0, 0, 0.01),)
 
 
 def test_a_filter_passes_through_unions_sorts_and_references() -> None:
@@ -187,7 +197,7 @@ def test_a_filter_passes_through_unions_sorts_and_references() -> None:
     union = UnionAll((Sort(LINES, (SortKey(1, False, False),)), Project(swapped, _references(1, 0), LINE)), LINE)
     root = lowered(joined(union, FEW_PARTS)).root
     (union_operator, _) = root.inputs
-    assert [scans(part)["line"].filters for part in union_operator.inputs] == [(ScanFilter(0, 0),)] * 2
+    assert [scans(part)["line"].filters for part in union_operator.inputs] == [(ScanFilter(0, 0, 0.01),)] * 2
 
 
 def _references(*positions: int) -> tuple[FieldReference, ...]:

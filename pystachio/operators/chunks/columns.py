@@ -13,6 +13,7 @@ import xxhash
 
 from pystachio.errors import Cancelled, PystachioError
 from pystachio.io_scheduler.client import HostBuffer
+from pystachio.io_scheduler.prefetch import Prefetch
 from pystachio.operators.chunks.cache import USUAL_RATE, ChunkCache
 from pystachio.operators.chunks.decoding import NotUsable, decode_all
 from pystachio.operators.chunks.place import ChunkPlace
@@ -67,13 +68,15 @@ class ChunkColumns:
         found = {position: self._find(unit, position) for position in positions}
         return {position: chunk for position, chunk in found.items() if chunk is not None}
 
-    async def fetch(self, ctx: Context, stored: Mapping[int, StoredChunk]) -> dict[int, FetchedChunk]:
+    async def fetch(
+        self, ctx: Context, stored: Mapping[int, StoredChunk], prefetch: Prefetch | None = None
+    ) -> dict[int, FetchedChunk]:
         """Their bytes, by position, without those that turn out to be missing: Parquet has them."""
         store = self.cache.store
         files = [(chunk.path, chunk.nbytes) for chunk in stored.values()]
         buffers: Sequence[HostBuffer | PystachioError]
         try:
-            buffers = await ctx.transfers.read_files(files, beside=store.root)
+            buffers = await ctx.transfers.read_files(files, beside=store.root, prefetch=prefetch)
         except Cancelled:
             raise
         except PystachioError as error:  # the whole folder is gone

@@ -7,19 +7,18 @@ When fewer units than workers are left, each of them is spread over the workers:
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from functools import partial
 from typing import TypeVar
 
 from pystachio.operators.batch import column_nbytes
-from pystachio.operators.chunks.columns import FetchedChunk
-from pystachio.operators.chunks.store import StoredChunk
 from pystachio.operators.column import Column
 from pystachio.operators.fusion.flow import can_fuse
 from pystachio.operators.operator import Output
 from pystachio.operators.parquet.decode import FetchedExtents
 from pystachio.operators.placement import to_device
+from pystachio.operators.scans.early_reads import EarlyReads
+from pystachio.operators.scans.fetching import Fetch, Fetcher, fetched_bytes
 from pystachio.operators.scans.hot_rows import HotRows, gathered
 from pystachio.operators.scans.ready import Left, Ready, Window
 from pystachio.operators.scans.rows import LostChunks, Piece, RowReader, ScanRows, UnitRows
@@ -46,37 +45,20 @@ _MOSTLY_DEAD = 0.5
 """From this share of units without a survivor on, two smaller reads cost less than one."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _Fetched:
-    """What is there of a unit: Parquet's bytes, and those of columns by position that were `stored` decoded."""
-
-    source: FetchedExtents
-    stored: dict[int, FetchedChunk]
-
-
-@dataclass(slots=True, eq=False)
-class _Fetch:
-    """A unit whose bytes are on their way. `split`: only the columns that decide; `spread`: over all workers.
-
-    `hot` columns are there already, by position, and are not read; `stored` ones are read from the chunk cache.
-    """
-
-    unit: Unit
-    hot: dict[int, Column]
-    stored: dict[int, StoredChunk]
-    split: bool
-    spread: bool
-    nbytes: int
-    reservation: Reservation
-    fetched: asyncio.Task[_Fetched]
-
-
 class ScanRun:
     """Feeds `out` with the rows of `units`, from the host if `on_host`. One object per run of the operator."""
 
     def __init__(
-        self, ctx: Context, out: Output, reader: RowReader, units: Sequence[Unit], *, on_host: bool = False
+        self,
+        ctx: Context,
+        out: Output,
+        reader: RowReader,
+        units: Sequence[Unit],
+        *,
+        on_host: bool = False,
+        early: EarlyReads | None = None,
     ) -> None:
+        """`early`: what was begun to be read before it was known which units are."""
         self._ctx = ctx
         self._out = out
         self._reader = reader
@@ -86,7 +68,7 @@ class ScanRun:
         workers = ctx.settings.workers
         most = max(len(units), reader.pace.jobs_for(sum(unit.rows for unit in units)))
         self._takers = min(workers + 1, most) if workers > 1 else 1
-        self._ready: Ready[_Fetch] = Ready(workers)
+        self._ready: Ready[Fetch] = Ready(workers)
         links = len({ctx.transfers.link(path) for path in {unit.file.path for unit in units}})
         self._window = Window(links * _READ_AHEAD_BYTES, self._takers + links * _READ_AHEAD_UNITS)
         self._held: set[Reservation] = set()
@@ -95,8 +77,13 @@ class ScanRun:
         self._left = Left(len(units))
         self._begun = asyncio.Event()
         """Some unit has been worked on."""
-        self.has_read = False
+        self._early = early
+        self._fetcher = Fetcher(ctx, reader.chunks) if early is None else early.fetcher
+
+    @property
+    def has_read(self) -> bool:
         """Bytes came from the table's files."""
+        return self._fetcher.has_read
 
     async def run(self) -> None:
         if not self._units:
@@ -120,6 +107,14 @@ class ScanRun:
         everything = self._reader.positions
         bytes_from_memory = 0
         for index, unit in enumerate(self._units):
+            early = None if self._early is None else self._early.take(unit)
+            if early is not None:
+                self._held.add(early.reservation)
+                early.spread = self._spreads(index, unit)
+                early.fetched = group.create_task(_of(early.fetched))
+                await self._window.enter(early.nbytes)
+                self._ready.put(early)
+                continue
             hot, hot_bytes = ({}, 0) if self._reader.hot is None else self._reader.hot.find(unit, everything)
             if len(hot) == len(everything):
                 self._put_hot(unit, hot)
@@ -129,18 +124,17 @@ class ScanRun:
                 await self._begun.wait()
             cold = [position for position in everything if position not in hot]
             if self._is_skipped(unit):
-                self._ctx.metrics.count("bytes not read", _read_bytes(unit, cold, {}))
+                self._ctx.metrics.count("bytes not read", fetched_bytes(unit, cold, {}))
                 continue
             split = self._reads_twice() and any(position in cold for position in self._reader.rest)
-            chunks = self._reader.chunks
-            stored = {} if chunks is None else await chunks.find(self._ctx, unit, cold)
-            nbytes = _read_bytes(unit, cold, stored)
+            stored = await self._fetcher.find(unit, cold)
+            nbytes = fetched_bytes(unit, cold, stored)
             await self._window.enter(nbytes)
             reservation = await self._reserve(nbytes + unit.decoded_bytes(cold), Tier.HOST)
             first = [position for position in self._reader.first if position in cold]
-            fetched = group.create_task(self._read(unit, first if split else cold, stored))
+            fetched = group.create_task(self._fetcher.fetch(unit, first if split else cold, stored))
             spread = self._spreads(index, unit)
-            self._ready.put(_Fetch(unit, hot, stored, split, spread, nbytes, reservation, fetched))
+            self._ready.put(Fetch(unit, hot, stored, split, spread, nbytes, reservation, fetched))
         self._ready.close()
         if bytes_from_memory:
             self._ctx.metrics.count("bytes from memory", bytes_from_memory)
@@ -184,25 +178,6 @@ class ScanRun:
         whole = len(self._units) - len(self._units) % self._ctx.settings.workers
         return index >= whole and unit.rows >= 2 * self._ctx.settings.batch_rows
 
-    async def _read(self, unit: Unit, positions: Sequence[int], stored: Mapping[int, StoredChunk]) -> _Fetched:
-        """The columns' bytes, from the chunk cache where they are `stored` and still there, else from Parquet."""
-        wanted = {position: stored[position] for position in positions if position in stored}
-        found: dict[int, FetchedChunk] = {}
-        if wanted and self._reader.chunks is not None:
-            found = await self._reader.chunks.fetch(self._ctx, wanted)
-        encoded = [position for position in positions if position not in found]
-        return _Fetched(await self._read_parquet(unit, encoded), found)
-
-    async def _read_parquet(self, unit: Unit, positions: Sequence[int]) -> FetchedExtents:
-        extents = [extent for extent in unit.extents(positions) if extent.length]
-        if not extents:
-            return FetchedExtents(unit.file.path, unit.file.size, ())
-        self.has_read = True
-        buffers = await self._ctx.transfers.read(unit.file.path, extents)
-        self._ctx.metrics.count("bytes read", sum(extent.length for extent in extents))
-        views = [(extent.offset, buffer.view) for extent, buffer in zip(extents, buffers, strict=True)]
-        return FetchedExtents(unit.file.path, unit.file.size, views)
-
     async def _work(self) -> None:
         while (taken := await self._ready.take()) is not None:
             if isinstance(taken, HotRows):
@@ -227,7 +202,7 @@ class ScanRun:
                     rest = await self._read_rest(rows, fetch)
                     await self._put_out_from(rows, rows.put_out, rest)
                 else:
-                    spared = _read_bytes(fetch.unit, rows.missing(self._reader.rest), fetch.stored)
+                    spared = fetched_bytes(fetch.unit, rows.missing(self._reader.rest), fetch.stored)
                     self._ctx.metrics.count("bytes not read", spared)
                     self._ctx.metrics.add_batch(rows_in=fetch.unit.rows, batches=0)
                     self._left.unit_ended()
@@ -256,8 +231,8 @@ class ScanRun:
                 break
             except LostChunks as lost:
                 positions = lost.positions
-            reserved.append(await self._reserve(_read_bytes(rows.unit, positions, {}), Tier.HOST))
-            source = source.beside(await self._read_parquet(rows.unit, positions))
+            reserved.append(await self._reserve(fetched_bytes(rows.unit, positions, {}), Tier.HOST))
+            source = source.beside(await self._fetcher.fetch_parquet(rows.unit, positions))
         for reservation in reserved:
             self._release(reservation)
 
@@ -305,13 +280,13 @@ class ScanRun:
             self._release(reservation)
         self._ctx.metrics.add_batch(rows_in=sum(unit.rows for unit in units), batches=0)
 
-    async def _read_rest(self, rows: UnitRows, fetch: _Fetch) -> FetchedExtents:
+    async def _read_rest(self, rows: UnitRows, fetch: Fetch) -> FetchedExtents:
         with self._ctx.metrics.waiting(WaitReason.IO, rows.unit.file.path):
-            fetched = await self._read(rows.unit, rows.missing(self._reader.rest), fetch.stored)
+            fetched = await self._fetcher.fetch(rows.unit, rows.missing(self._reader.rest), fetch.stored)
         rows.stored.update(fetched.stored)
         return fetched.source
 
-    async def _spread(self, rows: UnitRows, source: FetchedExtents, fetch: _Fetch) -> None:
+    async def _spread(self, rows: UnitRows, source: FetchedExtents, fetch: Fetch) -> None:
         reader, run = self._reader, self._ctx.stream.run
         if not fetch.split and not self._selects_first():
             await self._decode_together(rows, reader.positions, source)
@@ -351,10 +326,9 @@ class ScanRun:
             rows.columns.update(part.columns)
 
 
-def _read_bytes(unit: Unit, positions: Sequence[int], stored: Mapping[int, StoredChunk]) -> int:
-    """Bytes to read for these columns."""
-    encoded = sum(extent.length for extent in unit.extents([p for p in positions if p not in stored]))
-    return encoded + sum(stored[p].nbytes for p in positions if p in stored)
+async def _of(task: asyncio.Task[T]) -> T:
+    """Its result, for whose task it is from now on."""
+    return await task
 
 
 async def _all(coroutines: Sequence[Coroutine[object, object, T]]) -> list[T]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, NamedTuple
 from weakref import ReferenceType, ref
 
 from pystachio.operators.batch import Batch, Schema
@@ -18,11 +18,13 @@ from pystachio.operators.chunks.cache import ChunkCache
 from pystachio.operators.chunks.columns import ChunkColumns
 from pystachio.operators.column import Bounds
 from pystachio.operators.evaluate import Bound, bound_again, select
-from pystachio.operators.expressions import Expression
+from pystachio.operators.expressions import Expression, ScalarSubquery, walk
 from pystachio.operators.hot_columns import HotColumns
 from pystachio.operators.operator import Output
 from pystachio.operators.parquet.dictionary import SharedDictionary
 from pystachio.operators.runtime_filter import RuntimeFilter
+from pystachio.operators.scans.early_reads import MOST_UNITS, EarlyReads, surely_needed
+from pystachio.operators.scans.fetching import Fetcher
 from pystachio.operators.scans.hot_run import put_out, rows_in_memory
 from pystachio.operators.scans.pace import Pace
 from pystachio.operators.scans.rows import FilterUse, ReadOrder, RowReader
@@ -31,6 +33,8 @@ from pystachio.operators.scans.units import (
     Answered,
     Matching,
     ScanUnits,
+    Unit,
+    in_turns,
     matching_groups,
     require_unchanged,
     unit_rows,
@@ -43,10 +47,12 @@ from pystachio.runtime.context import Context
 
 @dataclass(frozen=True, slots=True)
 class ScanFilter:
-    """The runtime filter of the plan's slot `slot` applies to the scan's `columns[column]`."""
+    """The runtime filter of the plan's slot `slot` applies to the scan's `columns[column]`; `share` of that column's
+    values are expected to pass."""
 
     slot: int
     column: int
+    share: float = 1.0
 
 
 _MOST_KNOWN: Final = 8
@@ -69,6 +75,8 @@ class _Known:
     pace: Pace = field(default_factory=Pace)
     orders: dict[tuple[int, ...], ReadOrder] = field(default_factory=dict)
     """With its constant predicate, by the positions of the runtime filters that there are."""
+    is_hot: bool = False
+    """The last run has found everything in memory."""
     bound: Bound | None = None
     """The predicate with the last run's scalars."""
     filtered: _Filtered | None = None
@@ -95,11 +103,21 @@ class _Filtered:
         )
 
 
+class _Sources(NamedTuple):
+    """What `RowReader` says of these."""
+
+    dictionaries: dict[int, SharedDictionary]
+    bounds: tuple[Bounds | None, ...]
+    hot: HotColumns
+    chunks: ChunkColumns | None
+
+
 @dataclass(frozen=True, slots=True)
 class Scan:
     """`columns` are positions in the table's schema; `predicate` is over them, `output` are positions in them.
 
-    `answered`: the row groups that somebody else answers for.
+    `answered`: the row groups that somebody else answers for. `reads_early`: it may read before its filters are there,
+    as no other scan of the plan does so for it.
     """
 
     table: Table
@@ -108,6 +126,7 @@ class Scan:
     output: tuple[int, ...]
     filters: tuple[ScanFilter, ...] = ()
     answered: Answered | None = None
+    reads_early: bool = True
     _known: _Known = field(default_factory=_Known, init=False, compare=False, repr=False)
 
     @property
@@ -133,7 +152,22 @@ class Scan:
         return f"Scan {self.table.name} [{names}]"
 
     async def run(self, ctx: Context, inputs: tuple[Receiver[Batch], ...], out: Output) -> None:
-        reader, planned = await self.prepare(ctx)
+        if (
+            not self.reads_early
+            or self._known.is_hot
+            or all(ctx.slots["filter", used.slot].is_set for used in self.filters)
+        ):
+            await self._run(ctx, out, self._sources(ctx), None)
+            return
+        sources = self._sources(ctx)
+        async with EarlyReads(ctx, Fetcher(ctx, sources.chunks), sources.hot) as early:
+            early.begin(self._surely_needed(ctx), tuple(range(len(self.columns))))
+            await self._run(ctx, out, sources, early)
+
+    async def _run(self, ctx: Context, out: Output, sources: _Sources, early: EarlyReads | None) -> None:
+        reader, planned = await self._prepare(ctx, sources)
+        if early is not None:
+            early.keep(planned.units)
         if not self.columns:
             # Without columns the predicate (a scalar subquery against a constant) is the same for every row.
             survives = reader.predicate is None or select(reader.predicate, Batch((), 1, None)) is None
@@ -141,10 +175,11 @@ class Scan:
                 await out.emit(lambda: (Batch((), unit.rows, None) for unit in planned.units), last=True)
             return
         rows = rows_in_memory(ctx, reader, planned)
+        self._known.is_hot = rows is not None
         if rows is not None:
             await put_out(ctx, out, rows)
             return
-        run = ScanRun(ctx, out, reader, planned.units)
+        run = ScanRun(ctx, out, reader, planned.units, early=early)
         await run.run()
         if run.has_read:
             # One that is written in place meanwhile may have given rows of two versions.
@@ -152,6 +187,9 @@ class Scan:
 
     async def prepare(self, ctx: Context) -> tuple[RowReader, ScanUnits]:
         """What there is to read, and how; waits for the scalars and filters that the scan depends on."""
+        return await self._prepare(ctx, self._sources(ctx))
+
+    async def _prepare(self, ctx: Context, sources: _Sources) -> tuple[RowReader, ScanUnits]:
         predicate = None
         if self.predicate is not None:
             bound = self._known.bound = await bound_again(ctx, self.predicate, self._known.bound)
@@ -163,28 +201,43 @@ class Scan:
         ctx.metrics.count("row groups pruned", planned.pruned_row_groups)
         ctx.metrics.count("bytes not read", planned.skipped_bytes)
         ctx.metrics.add_batch(rows_in=planned.pruned_rows, batches=0)
-        bounds = self._known.bounds
-        if bounds is None:
-            bounds = self._known.bounds = tuple(self.table.bounds(column) for column in self.columns)
-        dictionaries = self._dictionaries() if ctx.settings.dictionary_codes else {}
-        hot = HotColumns(ctx.hot, ctx.transfers.memory, dictionaries, bounds)
         reader = RowReader(
             predicate=predicate,
             filters=tuple(FilterUse(column, value) for column, value in filters),
             output=self.output,
-            dictionaries=dictionaries,
-            bounds=bounds,
+            dictionaries=sources.dictionaries,
+            bounds=sources.bounds,
             batch_rows=ctx.settings.batch_rows,
-            hot=hot,
-            chunks=ChunkColumns(ctx.chunks, dictionaries, bounds, hot, ctx.transfers.memory)
-            if isinstance(ctx.chunks, ChunkCache)
-            else None,
+            hot=sources.hot,
+            chunks=sources.chunks,
             metrics=ctx.metrics,
             kept=self._known.kept,
             pace=self._known.pace,
             known_order=self._order(filters) if predicate is self.predicate else None,
         )
         return reader, planned
+
+    def _surely_needed(self, ctx: Context) -> list[Unit]:
+        """The units that are read first, if the filters that are not there yet will hardly rule them out."""
+        if self.predicate is not None and any(isinstance(node, ScalarSubquery) for node in walk(self.predicate)):
+            return []  # what it rules out is not known either
+        awaited = [used for used in self.filters if not ctx.slots["filter", used.slot].is_set]
+        passing = [(used.column, used.share) for used in awaited]
+        units = in_turns(self._planned(ctx, self.predicate, ()).units, ctx.transfers.link)
+        first = units[: ctx.settings.workers + MOST_UNITS]
+        return [unit for unit in first if surely_needed(unit, passing)]
+
+    def _sources(self, ctx: Context) -> _Sources:
+        """Where columns that need not be decoded again may be, for one run."""
+        bounds = self._known.bounds
+        if bounds is None:
+            bounds = self._known.bounds = tuple(self.table.bounds(column) for column in self.columns)
+        dictionaries = self._dictionaries() if ctx.settings.dictionary_codes else {}
+        hot = HotColumns(ctx.hot, ctx.transfers.memory, dictionaries, bounds)
+        chunks = None
+        if isinstance(ctx.chunks, ChunkCache):
+            chunks = ChunkColumns(ctx.chunks, dictionaries, bounds, hot, ctx.transfers.memory)
+        return _Sources(dictionaries, bounds, hot, chunks)
 
     def _order(self, filters: Sequence[tuple[int, RuntimeFilter]]) -> ReadOrder:
         positions = tuple(position for position, _ in filters)

@@ -19,6 +19,7 @@ import pytest
 from pystachio.errors import DataError, NotFound
 from pystachio.io_scheduler.client import HostBuffer, TransferClient
 from pystachio.io_scheduler.core.request import Extent, Link
+from pystachio.io_scheduler.prefetch import Prefetch
 from pystachio.operators.arrow import batch_to_arrow, column_from_arrow, schema_to_arrow
 from pystachio.operators.batch import Batch
 from pystachio.operators.column import BytesColumn, Dictionary, DictionaryColumn
@@ -49,10 +50,12 @@ class CountingClient:
     def memory(self, lengths: Sequence[int]) -> list[memoryview]:
         return self.client.memory(lengths)
 
-    async def read(self, path: str, extents: Sequence[Extent], *, criticality: int = 0) -> list[HostBuffer]:
+    async def read(
+        self, path: str, extents: Sequence[Extent], *, criticality: int = 0, prefetch: Prefetch | None = None
+    ) -> list[HostBuffer]:
         self.extents.extend(extents)
         self.reads += 1
-        return await self.client.read(path, extents, criticality=criticality)
+        return await self.client.read(path, extents, criticality=criticality, prefetch=prefetch)
 
     @property
     def nbytes(self) -> int:
@@ -350,11 +353,13 @@ async def test_a_failing_read_releases_everything(client: CountingClient, tmp_pa
         def memory(self, lengths: Sequence[int]) -> list[memoryview]:
             return client.memory(lengths)
 
-        async def read(self, path: str, extents: Sequence[Extent], *, criticality: int = 0) -> list[HostBuffer]:
+        async def read(
+            self, path: str, extents: Sequence[Extent], *, criticality: int = 0, prefetch: Prefetch | None = None
+        ) -> list[HostBuffer]:
             self.reads += 1
             if self.reads > 3:
                 raise DataError("the disk said no")
-            return await client.read(path, extents, criticality=criticality)
+            return await client.read(path, extents, criticality=criticality, prefetch=prefetch)
 
     with pytest.raises(DataError, match="the disk said no"):
         await run(FailsLate(), scan_of(table, ["id", "text"]), batch_rows=GROUP)

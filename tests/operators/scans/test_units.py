@@ -12,6 +12,7 @@ import pyarrow as pa
 
 from pystachio.io_scheduler.client import HostBuffer, TransferClient
 from pystachio.io_scheduler.core.request import Extent, Link
+from pystachio.io_scheduler.prefetch import Prefetch
 from pystachio.operators.scans.scan import Scan
 from pystachio.operators.scans.units import in_turns, plan_units
 from pystachio.operators.table import Table
@@ -59,13 +60,15 @@ class SlowDisks:
     def memory(self, lengths: Sequence[int]) -> list[memoryview]:
         return self.client.memory(lengths)
 
-    async def read(self, path: str, extents: Sequence[Extent], *, criticality: int = 0) -> list[HostBuffer]:
+    async def read(
+        self, path: str, extents: Sequence[Extent], *, criticality: int = 0, prefetch: Prefetch | None = None
+    ) -> list[HostBuffer]:
         name = link_of(path).name
         self.under_way[name] = self.under_way.get(name, 0) + 1
         if len(self.under_way) == self.disks:
             self.all_busy.set()
         await self.all_busy.wait()
-        return await self.client.read(path, extents, criticality=criticality)
+        return await self.client.read(path, extents, criticality=criticality, prefetch=prefetch)
 
 
 async def test_all_disks_are_read_from_the_start(tmp_path: Path) -> None:
