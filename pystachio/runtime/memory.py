@@ -147,12 +147,13 @@ class OperatorMemory:
         """Bytes of `tier` that nobody has reserved."""
         return self._account(tier)[0].free()
 
-    def when_scarce(self, give_up: Callable[[], None], *, tier: Tier | None = None) -> Callable[[], None]:
-        """`give_up` is called, on the loop, whenever somebody begins to wait for memory of `tier`, until the function
-        that is returned is called: for what holds memory that nobody would wait for."""
-        scarce = self._account(tier)[0].scarce
-        scarce.append(give_up)
-        return lambda: scarce.remove(give_up)
+    def watch_scarcity(self, give_up: Callable[[], None], *, tier: Tier | None = None) -> None:
+        """`give_up` is called, on the loop, whenever somebody begins to wait for memory of `tier`, until
+        `unwatch_scarcity`: for what holds memory that nobody would wait for."""
+        self._account(tier)[0].scarcity_watchers.append(give_up)
+
+    def unwatch_scarcity(self, give_up: Callable[[], None], *, tier: Tier | None = None) -> None:
+        self._account(tier)[0].scarcity_watchers.remove(give_up)
 
     async def reserve(
         self, nbytes: int, *, tier: Tier | None = None, net_delta: int | None = None, transient: bool = False
@@ -254,7 +255,7 @@ class _TierMemory:
         self.pool = MemoryPool(budget)
         self.hot: HotCache[Any] | None = None
         """Uses what is free, and gives it back when it is reserved."""
-        self.scarce: list[Callable[[], None]] = []
+        self.scarcity_watchers: list[Callable[[], None]] = []
         """Called when somebody begins to wait."""
         self._tier = tier
         self._tracing = tracing
@@ -379,7 +380,7 @@ class _TierMemory:
                 raise self._exhausted(request)
             self.pool.enqueue(request)
         future = self._futures[request] = self._loop.create_future()
-        for give_up in tuple(self.scarce):
+        for give_up in tuple(self.scarcity_watchers):
             give_up()
         self.grant()
         try:

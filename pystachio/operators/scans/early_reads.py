@@ -41,22 +41,20 @@ class EarlyReads:
         self._prefetch = ctx.transfers.prefetch()
         self._reads: dict[tuple[str, tuple[int, ...]], Fetch] = {}
         self._beginning: asyncio.Task[None] | None = None
-        self._tasks: list[asyncio.Task[Fetched]] = []
-        self._stop_watching = ctx.memory.when_scarce(self.give_up, tier=Tier.HOST)
+        self._given_up: list[asyncio.Task[Fetched]] = []
 
     async def __aenter__(self) -> EarlyReads:
+        self._ctx.memory.watch_scarcity(self.give_up, tier=Tier.HOST)
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._stop_watching()
+        self._ctx.memory.unwatch_scarcity(self.give_up, tier=Tier.HOST)
         self.give_up()
-        for task in self._tasks if kind is not None else ():
-            task.cancel()
-        # What was taken has told its taker how it ended; of the others nobody wants to know.
-        await asyncio.gather(*self._tasks, return_exceptions=True)
-        if self._beginning is not None:
+        # Nobody wants to know how they ended.
+        await asyncio.gather(*self._given_up, return_exceptions=True)
+        if self._beginning is not None and kind is None:
             with suppress(asyncio.CancelledError):
                 await self._beginning
 
@@ -73,7 +71,7 @@ class EarlyReads:
             self._give_up(self._reads.pop(name))
 
     def take(self, unit: Unit) -> Fetch | None:
-        """The unit's read, if one was begun, which is the caller's from now on, with its reservation."""
+        """The unit's read, if one was begun: its task and its reservation are the caller's from now on."""
         read = self._reads.pop(_name(unit), None)
         if read is not None:
             self._ctx.metrics.count("bytes read early", read.nbytes)
@@ -101,7 +99,6 @@ class EarlyReads:
             if reservation is None:
                 return
             fetched = asyncio.create_task(self.fetcher.fetch(unit, cold, stored, self._prefetch))
-            self._tasks.append(fetched)
             self._reads[_name(unit)] = Fetch(unit, hot, stored, False, False, nbytes, reservation, fetched)
 
     def _begin_no_more(self) -> None:
@@ -110,9 +107,14 @@ class EarlyReads:
 
     def _give_up(self, read: Fetch) -> None:
         self._ctx.metrics.count("bytes read in vain", read.nbytes)
-        read.fetched.cancel()
-        # The devices have let go of the buffers then.
-        read.fetched.add_done_callback(lambda _: read.reservation.release())
+        if read.fetched.cancel():
+            self._given_up.append(read.fetched)
+            # The devices have let go of the buffers then.
+            read.fetched.add_done_callback(lambda _: read.reservation.release())
+        else:
+            if not read.fetched.cancelled():
+                read.fetched.exception()  # which nobody wants to know
+            read.reservation.release()
 
 
 def surely_needed(unit: Unit, passing: Iterable[tuple[int, float]]) -> bool:

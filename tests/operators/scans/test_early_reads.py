@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-from collections.abc import AsyncIterator, Callable
+import gc
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -39,8 +40,9 @@ IDS = pa.int64()
 class Waiting:
     """A scan of `id` (ascending) and `text` that waits for the filter of `id`."""
 
-    def __init__(self, node: Node, table: Table, share: float) -> None:
+    def __init__(self, node: Node, service: IoSchedulerService, table: Table, share: float) -> None:
         self.node = node
+        self.service = service
         self.scan = Scan(table, (0, 1), None, (0, 1), (ScanFilter(0, 0, share),))
         self.output = WorkerOutput()
         self.filter: Slot[object] = Slot()
@@ -79,6 +81,14 @@ class Waiting:
         now = self.node.statistics()
         assert now.leaked_bytes == now.leaked_external == 0
         assert now.memory[Tier.HOST].used == 0
+        assert self.service.buffers.statistics().used_bytes == 0, "without the garbage collector"
+
+
+@pytest.fixture(autouse=True)
+def no_garbage_collection() -> Iterator[None]:
+    gc.disable()
+    yield
+    gc.enable()
 
 
 @asynccontextmanager
@@ -100,7 +110,7 @@ async def waiting(
     async with make_node(service, 2, memory) as node:
         client = service.client("footers", PriorityClass.NORMAL)
         files = await read_footers(client, [file_version(str(path))])
-        yield Waiting(node, table_of_files("t", files), share)
+        yield Waiting(node, service, table_of_files("t", files), share)
 
 
 def keys(*ids: int) -> RuntimeFilter | None:
@@ -218,6 +228,7 @@ async def test_cancelled_while_it_waits(tmp_path: Path) -> None:
         handle.cancel()
         with pytest.raises(Cancelled):
             await handle.wait()
+        gc.collect()  # what cancelled tasks refer to
         scan.require_nothing_left()
 
 
@@ -229,6 +240,7 @@ async def test_cancelled_at_once(tmp_path: Path) -> None:
         handle.cancel()
         with pytest.raises(Cancelled):
             await handle.wait()
+        gc.collect()  # what cancelled tasks refer to
         scan.require_nothing_left()
 
 
