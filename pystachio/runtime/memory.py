@@ -143,13 +143,9 @@ class OperatorMemory:
         """Bytes of `tier` (None: where the node's operators compute), for all plans together."""
         return self._memory.budget(tier)
 
-    def free(self, tier: Tier | None = None) -> int:
-        """Bytes of `tier` that nobody has reserved."""
-        return self._account(tier)[0].free()
-
     def watch_scarcity(self, give_up: Callable[[], None], *, tier: Tier | None = None) -> None:
-        """`give_up` is called, on the loop, whenever somebody begins to wait for memory of `tier`, until
-        `unwatch_scarcity`: for what holds memory that nobody would wait for."""
+        """`give_up` is called, on the loop, whenever somebody begins to wait for memory of `tier` that he cannot go on
+        without, until `unwatch_scarcity`: for what `reserve_spare` has granted."""
         self._account(tier)[0].scarcity_watchers.append(give_up)
 
     def unwatch_scarcity(self, give_up: Callable[[], None], *, tier: Tier | None = None) -> None:
@@ -183,6 +179,13 @@ class OperatorMemory:
         if not tier_memory.reserve_nowait(account, nbytes, transient, force, self._metrics):
             return None
         return Reservation(tier_memory, account, nbytes, transient, self._metrics)
+
+    def reserve_spare(self, nbytes: int, *, tier: Tier | None = None) -> Reservation | None:
+        """Transient bytes for what nobody waits for; None unless they leave most of what is free to others."""
+        tier_memory, account = self._account(tier)
+        if not tier_memory.can_spare(account, nbytes):
+            return None
+        return self.reserve_nowait(nbytes, tier=tier, transient=True)
 
 
 class Memory:
@@ -274,6 +277,10 @@ class _TierMemory:
     def free(self) -> int:
         """Bytes that nobody has reserved."""
         return self.pool.budget - self.pool.used
+
+    def can_spare(self, account: Account, nbytes: int) -> bool:
+        with self._lock:
+            return self.pool.can_spare(account, nbytes)
 
     async def reserve(
         self, account: Account, nbytes: int, transient: bool, net_delta: int, metrics: OperatorMetrics
@@ -380,8 +387,9 @@ class _TierMemory:
                 raise self._exhausted(request)
             self.pool.enqueue(request)
         future = self._futures[request] = self._loop.create_future()
-        for give_up in tuple(self.scarcity_watchers):
-            give_up()
+        if not (transient and account.transient):  # else it reads ahead of what it has already
+            for give_up in tuple(self.scarcity_watchers):
+                give_up()
         self.grant()
         try:
             await future

@@ -24,6 +24,7 @@ from pystachio.io_scheduler.core.request import PriorityClass
 from pystachio.runtime.plan_entry import PlanEntry
 
 AGEING_SECONDS = 1.0
+SPARE_DIVISOR = 4
 TRANSIENT_FLOOR_DIVISOR = 8
 
 AHEAD_SHARES: Final = (1.0, 7 / 8, 3 / 4)
@@ -119,6 +120,12 @@ class MemoryPool:
         if transient:
             return account.transient == 0 or self.transient + nbytes <= self._ahead_budget(account)
         return self.state + nbytes <= self.state_budget
+
+    def can_spare(self, account: Account, nbytes: int) -> bool:
+        """Whether transient bytes that nobody waits for leave others most of what is free, and half of what is for
+        reading ahead."""
+        is_little = nbytes * SPARE_DIVISOR <= self.budget - self.used
+        return is_little and 2 * (self.transient + nbytes) <= self._ahead_budget(account)
 
     def _ahead_budget(self, account: Account) -> int:
         return int((self.budget - self.state_budget) * AHEAD_SHARES[account.plan.priority])

@@ -116,8 +116,8 @@ class _Sources(NamedTuple):
 class Scan:
     """`columns` are positions in the table's schema; `predicate` is over them, `output` are positions in them.
 
-    `answered`: the row groups that somebody else answers for. `reads_early`: it may read before its filters are there,
-    as no other scan of the plan does so for it.
+    `answered`: the row groups that somebody else answers for. `reads_early`: it may read before its filters are there;
+    where another scan of the plan reads the same table, that may bring its columns into memory meanwhile.
     """
 
     table: Table
@@ -152,16 +152,12 @@ class Scan:
         return f"Scan {self.table.name} [{names}]"
 
     async def run(self, ctx: Context, inputs: tuple[Receiver[Batch], ...], out: Output) -> None:
-        if (
-            not self.reads_early
-            or self._known.is_hot
-            or all(ctx.slots["filter", used.slot].is_set for used in self.filters)
-        ):
-            await self._run(ctx, out, self._sources(ctx), None)
+        sources, early_units = self._sources(ctx), self._early_units(ctx)
+        if not early_units:
+            await self._run(ctx, out, sources, None)
             return
-        sources = self._sources(ctx)
         async with EarlyReads(ctx, Fetcher(ctx, sources.chunks), sources.hot) as early:
-            early.begin(self._surely_needed(ctx), tuple(range(len(self.columns))))
+            early.begin(early_units, tuple(range(len(self.columns))))
             await self._run(ctx, out, sources, early)
 
     async def _run(self, ctx: Context, out: Output, sources: _Sources, early: EarlyReads | None) -> None:
@@ -177,6 +173,8 @@ class Scan:
         rows = rows_in_memory(ctx, reader, planned)
         self._known.is_hot = rows is not None
         if rows is not None:
+            if early is not None:
+                early.give_up()
             await put_out(ctx, out, rows)
             return
         run = ScanRun(ctx, out, reader, planned.units, early=early)
@@ -217,15 +215,16 @@ class Scan:
         )
         return reader, planned
 
-    def _surely_needed(self, ctx: Context) -> list[Unit]:
-        """The units that are read first, if the filters that are not there yet will hardly rule them out."""
+    def _early_units(self, ctx: Context) -> list[Unit]:
+        """Those that may be read before the filters are there."""
+        awaits = any(not ctx.slots["filter", used.slot].is_set for used in self.filters)
+        if not (awaits and self.columns and self.reads_early) or self._known.is_hot:
+            return []
         if self.predicate is not None and any(isinstance(node, ScalarSubquery) for node in walk(self.predicate)):
             return []  # what it rules out is not known either
-        awaited = [used for used in self.filters if not ctx.slots["filter", used.slot].is_set]
-        passing = [(used.column, used.share) for used in awaited]
         units = in_turns(self._planned(ctx, self.predicate, ()).units, ctx.transfers.link)
         first = units[: ctx.settings.workers + MOST_UNITS]
-        return [unit for unit in first if surely_needed(unit, passing)]
+        return surely_needed(first, [(used.column, used.share) for used in self.filters])
 
     def _sources(self, ctx: Context) -> _Sources:
         """Where columns that need not be decoded again may be, for one run."""

@@ -79,11 +79,14 @@ class _BaseFields:
         reference = FieldReference(position, found.type)
         if found.type == expected:
             return reference
+        named = f"the column {found.name} of the table {self.table}"
+        problem = f"{named} is {found.type}, the plan expects {expected}"
         try:
             typed_alike((reference, Literal(None, expected), FieldReference(0, expected)))
         except InvalidRequest:
-            named = f"the column {found.name} of the table {self.table}"
-            raise InvalidRequest(f"{named} is {found.type}, the plan expects {expected}") from None
+            raise InvalidRequest(problem) from None
+        if _is_rounded(found.type, expected):
+            raise InvalidRequest(problem, hint="make the plan anew for the table as it is now, or round in the plan")
         return Cast(reference, expected)
 
     def read(self, used: list[int], wanted: list[int], predicate: Expression | None) -> LogicalPlan:
@@ -98,6 +101,16 @@ class _BaseFields:
         names = [self.registered[self.positions[index]] for index in wanted]
         schema = tuple(Field(f.name, e.type, f.nullable) for f, e in zip(names, outputs))
         return Project(plan, outputs, schema)
+
+
+def _is_rounded(stored: pa.DataType, expected: pa.DataType) -> bool:
+    """Whether numbers would lose digits behind the point, and nobody would be told: too large ones fail a cast."""
+    if pa.types.is_floating(stored):
+        return not pa.types.is_floating(expected)
+    if pa.types.is_decimal(stored):
+        kept = expected.scale if pa.types.is_decimal(expected) else 0
+        return not pa.types.is_floating(expected) and bool(kept < stored.scale)
+    return False
 
 
 def _over_columns(predicate: Expression, expressions: Mapping[int, Expression]) -> Expression:

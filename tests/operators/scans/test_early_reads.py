@@ -10,6 +10,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from pystachio.errors import Cancelled, DataError, ResourceExhausted
@@ -21,11 +22,13 @@ from pystachio.operators.arrow import batch_to_arrow, column_from_arrow, schema_
 from pystachio.operators.parquet.footer import file_version, read_footers
 from pystachio.operators.runtime_filter import RuntimeFilter, filter_of_keys
 from pystachio.operators.scans.early_reads import SURE_VALUES, surely_needed
+from pystachio.operators.scans.fetching import fetched_bytes
 from pystachio.operators.scans.scan import Scan, ScanFilter
 from pystachio.operators.scans.units import plan_units
 from pystachio.operators.table import Table, table_of_files
 from pystachio.runtime.executor import PlanScope, TaskSpec
 from pystachio.runtime.memory import Tier
+from pystachio.runtime.memory_pool import AHEAD_SHARES
 from pystachio.runtime.node import Node
 from pystachio.runtime.plan import PlanHandle
 from pystachio.runtime.slots import Slot
@@ -93,9 +96,13 @@ def no_garbage_collection() -> Iterator[None]:
 
 @asynccontextmanager
 async def waiting(
-    tmp_path: Path, share: float = 0.5, memory: int = 256 << 20, faults: dict[str, ChooseFault] | None = None
+    tmp_path: Path,
+    share: float = 0.5,
+    memory: int = 256 << 20,
+    faults: dict[str, ChooseFault] | None = None,
+    groups: int = GROUPS,
 ) -> AsyncIterator[Waiting]:
-    rows = GROUPS * GROUP_ROWS
+    rows = groups * GROUP_ROWS
     table = pa.table(
         {"id": pa.array(range(rows), IDS), "text": [f"text number {i * 7919 % rows}" for i in range(rows)]}
     )
@@ -131,7 +138,7 @@ async def test_what_is_read_early_is_read_once(tmp_path: Path) -> None:
         assert counts["bytes read"] == sum(
             chunk.length for position in (0, 1) for chunk in scan.scan.table.files[0].chunks(position)
         )
-        assert "bytes read in vain" not in counts
+        assert "bytes given up early" not in counts
         scan.require_nothing_left()
 
 
@@ -144,8 +151,8 @@ async def test_units_that_are_ruled_out_are_given_up(tmp_path: Path) -> None:
         await handle.wait()
         assert scan.ids() == [3, 7 * GROUP_ROWS]
         counts = scan.counts
-        assert counts["bytes read early"] + counts["bytes read in vain"] == early
-        assert 0 < counts["bytes read early"] < counts["bytes read in vain"]
+        assert counts["bytes read early"] + counts["bytes given up early"] == early
+        assert 0 < counts["bytes read early"] < counts["bytes given up early"]
         scan.require_nothing_left()
 
 
@@ -184,17 +191,16 @@ async def test_a_scan_beside_another_of_its_table_reads_nothing_early(tmp_path: 
 
 async def test_who_waits_for_memory_gets_that_of_early_reads(tmp_path: Path) -> None:
     """Nobody else could give any: the build side is waited for."""
-    memory = 1 << 20
-    state = memory * 7 // 8 - 1024
-    begin, has_it = asyncio.Event(), asyncio.Event()
+    memory = 8 << 20
+    begin = asyncio.Event()
 
     def build_side(scope: PlanScope) -> TaskSpec:
         ctx = scope.context("build")
 
         async def run() -> None:
             await begin.wait()
-            with await ctx.memory.reserve(state, tier=Tier.HOST):
-                has_it.set()
+            with await ctx.memory.reserve(memory - 1024, tier=Tier.HOST, transient=True):
+                assert scan.service.buffers.statistics().used_bytes == 0, "nor is any memory in use that is not counted"
             scan.filter.set(keys(3, 6))
 
         return TaskSpec("build", run)
@@ -202,22 +208,40 @@ async def test_who_waits_for_memory_gets_that_of_early_reads(tmp_path: Path) -> 
     async with waiting(tmp_path, memory=memory) as scan:
         handle = await scan.start(build_side)
         await scan.until_read()
-        assert scan.node.statistics().memory[Tier.HOST].used + state > memory
+        assert scan.node.statistics().memory[Tier.HOST].used > 1024
         begin.set()
         await handle.wait()
-        assert has_it.is_set()
         assert scan.ids() == [3, 6]
         assert "bytes read early" not in scan.counts
         scan.require_nothing_left()
 
 
-async def test_most_of_the_memory_stays_free(tmp_path: Path) -> None:
-    async with waiting(tmp_path, memory=600_000) as scan:
+@pytest.mark.parametrize("is_enough", [False, True])
+async def test_only_spare_memory_is_used(tmp_path: Path, is_enough: bool) -> None:
+    async with waiting(tmp_path) as scan:
+        (unit, *_) = plan_units(scan.scan.table, (0, 1), None, (), GROUP_ROWS).units
+        needed = fetched_bytes(unit, (0, 1), {}) + unit.decoded_bytes((0, 1))
+    # Half of what is there to be read ahead: a part of an eighth.
+    enough = int(2 * needed / AHEAD_SHARES[PriorityClass.NORMAL]) * 8 + 64
+    async with waiting(tmp_path, memory=enough if is_enough else enough - 1024) as scan:
         handle = await scan.start()
         await asyncio.sleep(0.2)
-        assert scan.node.statistics().memory[Tier.HOST].used <= 300_000
+        assert scan.node.statistics().memory[Tier.HOST].used == (needed if is_enough else 0)
         scan.filter.set(keys(1))
         await handle.wait()
+        assert scan.ids() == [1]
+        scan.require_nothing_left()
+
+
+async def test_a_file_that_is_there_twice(tmp_path: Path) -> None:
+    async with waiting(tmp_path, groups=2) as scan:
+        file = scan.scan.table.files[0]
+        scan.scan = dataclasses.replace(scan.scan, table=table_of_files("t", [file, file]))
+        handle = await scan.start()
+        await scan.until_read()
+        scan.filter.set(keys(3))
+        await handle.wait()
+        assert scan.ids() == [3, 3]
         scan.require_nothing_left()
 
 
@@ -287,11 +311,12 @@ async def test_a_filter_that_never_comes_holds_nothing(tmp_path: Path) -> None:
 
 async def test_which_units_are_surely_needed(tmp_path: Path) -> None:
     async with waiting(tmp_path) as scan:
-        units = plan_units(scan.scan.table, (0, 1), None, (), GROUP_ROWS).units
-        assert len(units) == GROUPS
-        assert all(surely_needed(unit, [(0, SURE_VALUES / GROUP_ROWS)]) for unit in units)
-        assert not any(surely_needed(unit, [(0, (SURE_VALUES - 1) / GROUP_ROWS)]) for unit in units)
-        assert not any(surely_needed(unit, [(0, 0.5), (1, 0.0)]) for unit in units), "each filter may rule it out"
+        for together in (1, 3):  # row groups
+            units = plan_units(scan.scan.table, (0, 1), None, (), together * GROUP_ROWS).units
+            assert len(units) == -(-GROUPS // together)
+            assert surely_needed(units, [(0, SURE_VALUES / GROUP_ROWS)]) == list(units)
+            assert surely_needed(units, [(0, (SURE_VALUES - 1) / GROUP_ROWS)]) == []
+            assert surely_needed(units, [(0, 0.5), (1, 0.0)]) == [], "each filter may rule them out"
 
 
 async def test_few_values_are_soon_ruled_out(tmp_path: Path) -> None:
@@ -300,5 +325,19 @@ async def test_few_values_are_soon_ruled_out(tmp_path: Path) -> None:
     async with reading() as client:
         table = table_of_files("t", await read_footers(client, [file_version(str(path))]))
     (unit,) = plan_units(table, (0,), None, (), GROUP_ROWS).units
-    assert surely_needed(unit, [(0, 0.8)])
-    assert not surely_needed(unit, [(0, 0.7)])
+    assert surely_needed([unit], [(0, 0.8)]) == [unit]
+    assert surely_needed([unit], [(0, 0.7)]) == []
+
+
+async def test_what_is_ruled_out_moves_the_units_behind_it(tmp_path: Path) -> None:
+    paths = [tmp_path / "a.parquet", tmp_path / "b.parquet"]
+    few, many = (pa.table({"id": pa.array(range(rows), IDS)}) for rows in (10, 3 * GROUP_ROWS))
+    for path, small in zip(paths, (many.slice(0, GROUP_ROWS), few), strict=True):
+        with pq.ParquetWriter(path, many.schema) as writer:
+            for rows in (many.slice(0, GROUP_ROWS), small, many.slice(0, GROUP_ROWS)):
+                writer.write_table(rows)
+    async with reading() as client:
+        table = table_of_files("t", await read_footers(client, [file_version(str(path)) for path in paths]))
+    units = plan_units(table, (0,), None, (), 1).units
+    assert [len(unit.groups) for unit in units] == [1] * 6
+    assert surely_needed(units, [(0, 0.5)]) == list(units[:4]), "not what is behind the few rows"
