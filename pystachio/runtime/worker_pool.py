@@ -291,12 +291,15 @@ class WorkerPool:
         torch.set_num_threads(1)
         worker.home.enter()
         while (job := worker.inbox.get()) is not None:
-            worker.home.leave()
+            began = time.monotonic()
+            worker.home.leave(began)
             following: Job | None = job
             while following is not None:
                 started = time.thread_time()
                 following.execute()
-                following = self._complete(worker, following, time.thread_time() - started)
+                seconds, ended = time.thread_time() - started, time.monotonic()
+                worker.home.ran(ended, ended - began, seconds)
+                following, began = self._complete(worker, following, seconds), ended
             del job
             worker.home.enter()
         worker.inbox.close()

@@ -1,11 +1,14 @@
-"""Where workers wait: each on a core of its own, if each can have one, and never where somebody forbade it."""
+"""Where workers are: each on a core of its own, if each can have one, and never where somebody forbade it."""
 
 from __future__ import annotations
 
 import asyncio
 import os
+import subprocess
+import sys
 import threading
 import time
+from pathlib import Path
 
 import pytest
 
@@ -34,16 +37,45 @@ class Cores:
         self.now = set(cores)
 
 
-def test_a_thread_waits_at_home_and_runs_anywhere(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_thread_waits_and_runs_at_home(monkeypatch: pytest.MonkeyPatch) -> None:
     cores = Cores(monkeypatch, {2, 5, 7})
-    homes = [HomeCore(number, 3) for number in range(3)]
-    waited = []
-    for home in homes:
+    for number, own in enumerate((2, 5, 7)):
+        cores.now = {2, 5, 7}
+        home = HomeCore(number, 3)
+        for now in range(3):
+            home.enter()
+            assert cores.now == {own}
+            home.leave(now)
+            assert cores.now == {own}
+            home.ran(now + 0.5, 0.5, 0.4)
+
+
+def test_a_thread_whose_core_others_use_runs_anywhere_for_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
+    cores = Cores(monkeypatch, {0, 1})
+    home = HomeCore(0, 2)
+    home.enter()
+    home.leave(10.0)
+    home.ran(10.02, 0.02, 0.009)  # it had less than half of it
+    home.enter()
+    assert cores.now == {0}, "it still waits there"
+    for now in (10.03, 10.9):
+        home.leave(now)
+        assert cores.now == {0, 1}
+        home.ran(now, 0.02, 0.02)
         home.enter()
-        waited.append(set(cores.now))
-        home.leave()
-        assert cores.now == {2, 5, 7}
-    assert waited == [{2}, {5}, {7}]
+        assert cores.now == {0}
+    home.leave(11.1)
+    assert cores.now == {0}, "and is back"
+
+
+def test_waiting_for_the_interpreter_moves_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    cores = Cores(monkeypatch, {0, 1})
+    home = HomeCore(0, 2)
+    home.enter()
+    home.leave(1.0)
+    home.ran(1.004, 0.004, 0.0001)
+    home.leave(1.004)
+    assert cores.now == {0}
 
 
 @pytest.mark.parametrize(
@@ -57,7 +89,8 @@ def test_not_every_worker_has_a_core(
     home = HomeCore(number, workers)
     home.enter()
     assert cores.now == allowed
-    home.leave()
+    home.ran(1.0, 1.0, 0.0)
+    home.leave(1.0)
     assert cores.now == allowed
 
 
@@ -70,7 +103,8 @@ def test_who_changes_the_cores_from_outside_has_the_last_word(monkeypatch: pytes
     cores.now = {0, 1}
     waiting.enter()
     cores.now = {0}  # while the other one waits
-    waiting.leave()
+    waiting.ran(1.0, 1.0, 0.0)
+    waiting.leave(1.0)
     assert cores.now == {0}
     for home in (working, waiting):
         cores.now = {0, 1}
@@ -94,7 +128,7 @@ def test_a_system_that_refuses_is_not_asked_again(monkeypatch: pytest.MonkeyPatc
     home.enter()
     cores.refused = False
     home.enter()
-    home.leave()
+    home.leave(1.0)
     assert cores.now == {0, 1}
 
 
@@ -102,15 +136,15 @@ def test_a_system_without_such_calls(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("pystachio.runtime.home_core._KNOWS_CORES", False)
     home = HomeCore(0, 2)
     home.enter()
-    home.leave()
+    home.leave(1.0)
 
 
 @pytest.mark.skipif(not hasattr(os, "sched_getaffinity"), reason="the system does not tell")
-async def test_the_workers_of_a_pool_wait_apart_and_run_anywhere() -> None:
+async def test_the_workers_of_a_pool_are_apart() -> None:
     everywhere = os.sched_getaffinity(0)
     pool = WorkerPool(len(everywhere), name="homely")
     stream = CpuStream(pool, PlanEntry("p", 1, 1), OperatorMetrics("operator", SystemClock()))
-    assert await stream.run(os.sched_getaffinity, 0) == everywhere
+    assert len(await stream.run(os.sched_getaffinity, 0)) == 1
     if len(everywhere) > 1:
         waiting = [thread.native_id for thread in threading.enumerate() if thread.name.startswith("homely")]
         deadline = time.monotonic() + 10
@@ -151,3 +185,43 @@ async def a_moment() -> None:
 def cores_of(thread: int | None) -> set[int]:
     assert thread is not None
     return os.sched_getaffinity(thread)
+
+
+_A_SESSION = """
+import os, sys, threading
+import pyarrow as pa, pyarrow.parquet as pq
+import pystachio
+
+rows = 300_000
+table = pa.table({
+    "number": range(rows),
+    "text": [f"text {n * 7919 % rows} of some length" for n in range(rows)],
+    "few": [f"{n % 7}" for n in range(rows)],
+})
+path = os.path.join(sys.argv[1], "table.parquet")
+encodings = {"text": "DELTA_BYTE_ARRAY", "number": "DELTA_BINARY_PACKED"}
+pq.write_table(table, path, use_dictionary=["few"], column_encoding=encodings, row_group_size=50_000)
+everywhere = os.sched_getaffinity(0)
+with pystachio.connect(threads=len(everywhere)) as session:
+    session.register("t", path)
+    for statement in (
+        "select few, count(distinct text), avg(number) from t group by few order by few",
+        "select upper(substring(text, 1, 8)) as head, count(*) from t where text like '%9%some%' group by 1",
+        "select count(*) from t where regexp_like(text, '1.*2.*3') and text in ('a', 'b', 'text 7 of some length')",
+        "select a.text from t a join t b on a.number = b.number where split_part(b.text, ' ', 2) like '99%' order by 1",
+        "select cast(few as int) + 1 as more, max(text || few), min(upper(text)) from t group by 1 order by 1",
+    ):
+        session.sql(statement).to_arrow()
+    names = {thread.native_id: thread.name for thread in threading.enumerate()}
+    for thread in map(int, os.listdir("/proc/self/task")):
+        if os.sched_getaffinity(thread) != everywhere:
+            print(names.get(thread, "one of a library"))
+"""
+
+
+@pytest.mark.skipif(not os.path.isdir("/proc/self/task"), reason="the system does not tell")
+def test_no_other_thread_of_the_process_stays_on_one_core(tmp_path: Path) -> None:
+    """A thread that a library starts on a worker would have the worker's core for good."""
+    run = subprocess.run([sys.executable, "-c", _A_SESSION, tmp_path], capture_output=True, text=True, check=True)
+    alone = {name.rsplit("-", 1)[0] for name in run.stdout.splitlines()}
+    assert alone == ({"pystachio-worker"} if len(os.sched_getaffinity(0)) > 1 else set())
