@@ -122,8 +122,8 @@ def column_to_arrow(column: Column) -> pa.Array:
             limbs = np.stack((on_host(low).numpy(), on_host(high).numpy()), axis=1)
             buffers = [validity_buffer(column.validity), pa.py_buffer(limbs)]
             return pa.Array.from_buffers(type_, len(column), buffers)
-        case BytesColumn(type=type_):
-            return _small_array(large_array(column), type_)
+        case BytesColumn():
+            return _bytes_array(column)
         case ViewColumn():
             return column_to_arrow(materialised(column))
         case DictionaryColumn(codes=codes, dictionary=dictionary):
@@ -132,7 +132,7 @@ def column_to_arrow(column: Column) -> pa.Array:
             indices = pa.Array.from_buffers(pa.from_numpy_dtype(codes.numpy().dtype), len(codes), buffers)
             if len(dictionary) == 0:
                 return pa.nulls(len(codes), column.type)
-            return _small_array(dictionary_to_arrow(dictionary).take(indices), column.type)
+            return dictionary_to_arrow(dictionary).take(indices)
 
 
 def large_array(column: BytesColumn) -> pa.Array:
@@ -324,11 +324,13 @@ def _fixed_array(column: FixedColumn) -> pa.Array:
     return pa.Array.from_buffers(type_, len(column), [validity, pa.py_buffer(values.astype(physical, copy=False))])
 
 
-def _small_array(array: pa.Array, type_: pa.DataType) -> pa.Array:
-    """large_string as string; Arrow itself checks that the offsets fit."""
-    if array.type == type_:
-        return array
-    try:
-        return array.cast(type_)
-    except pa.ArrowInvalid as error:
-        raise DataError(f"a batch holds more than {MAXIMUM_STRING_BYTES} bytes of strings") from error
+def _bytes_array(column: BytesColumn) -> pa.Array:
+    """Strings or bytes with offsets of 32 bits, and the column's own bytes on a CPU."""
+    offsets, data = on_host(column.offsets).numpy(), column.data
+    first, last = int(offsets[0]), int(offsets[-1])
+    if last > MAXIMUM_STRING_BYTES:
+        if last - first > MAXIMUM_STRING_BYTES:
+            raise DataError(f"a batch holds more than {MAXIMUM_STRING_BYTES} bytes of strings")
+        offsets, data = offsets - first, data[first:last]
+    buffers = [validity_buffer(column.validity), pa.py_buffer(offsets.astype(np.int32)), buffer_of(data)]
+    return pa.Array.from_buffers(column.type, len(column), buffers)

@@ -8,6 +8,7 @@ from typing import Protocol
 import pyarrow as pa
 
 from pystachio.operators.column import BytesColumn, Column, DictionaryColumn, FixedColumn, ViewColumn, WideDecimalColumn
+from pystachio.records import record
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +29,7 @@ class Event(Protocol):
     def query(self) -> bool: ...
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@record(eq=False)
 class Batch:
     """`length` rows. A batch without columns still has a length (count(*) needs nothing else).
 

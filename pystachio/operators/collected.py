@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import torch
 
 from pystachio.operators.batch import Batch, Schema
 from pystachio.operators.column import Column
 from pystachio.operators.kernels.selection import all_null, concat
+from pystachio.records import record
 from pystachio.runtime.channels import Receiver
 from pystachio.runtime.context import Context
 from pystachio.runtime.memory import Reservation
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@record(eq=False)
 class Collected:
     """All rows of an input, in batches of `schema`. `reservation` covers them, and the whole that `joined` makes of
     them beside them; the holder releases it."""

@@ -13,6 +13,8 @@ import numpy as np
 import pyarrow as pa
 import torch
 
+from pystachio.records import record
+
 BLOCK_ENTRIES: Final = 64
 """So many of `BlockOffsets` have one base; as in native/views.h."""
 
@@ -38,7 +40,7 @@ def normalise_type(type_: pa.DataType) -> pa.DataType:
     return type_
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@record(eq=False)
 class FixedColumn:
     """One number per row.
 
@@ -58,7 +60,7 @@ class FixedColumn:
         return self.values.shape[0]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@record(eq=False)
 class WideDecimalColumn:
     """A decimal whose scaled values need 128 bits: value = high * 2**64 + (low as unsigned)."""
 
@@ -93,7 +95,7 @@ class BlockOffsets:
         return torch.from_numpy(whole.reshape(-1)[: self.entries])
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@record(eq=False)
 class BytesColumn:
     """Variable-length values (string, binary): row i is data[offsets[i]:offsets[i + 1]].
 
@@ -115,7 +117,7 @@ class BytesColumn:
         return (self.places.shape[0] if isinstance(self.places, torch.Tensor) else self.places.entries) - 1
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@record(eq=False)
 class ViewColumn:
     """Variable-length values that lie in the memory of other columns, as in Arrow's view layouts: only on a CPU.
 
@@ -157,7 +159,7 @@ class Dictionary:
         return len(self.values)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@record(eq=False)
 class DictionaryColumn:
     """`codes` are int8 to int64, in [0, len(dictionary)), also under NULLs unless the dictionary is empty."""
 

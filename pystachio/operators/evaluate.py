@@ -9,7 +9,6 @@ says must be evaluated.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Final, cast
 
 import pyarrow as pa
@@ -51,6 +50,7 @@ from pystachio.operators.kernels.selection import (
     take_where,
     with_validity,
 )
+from pystachio.records import record
 from pystachio.runtime.context import Context
 
 _NULL: Final = pa.null()
@@ -114,7 +114,7 @@ def _mask_and_rest(predicate: Expression, batch: Batch) -> tuple[Mask, list[Expr
     return mask, later
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@record(eq=False)
 class Bound:
     """An expression in which `scalars` stand for its scalar subqueries."""
 

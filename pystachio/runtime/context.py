@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
+from pystachio.records import record
 from pystachio.runtime.clock import Clock
 from pystachio.runtime.hot_cache import HotCache
 from pystachio.runtime.memory import OperatorMemory
@@ -17,7 +18,7 @@ from pystachio.runtime.streams import Stream
 from pystachio.runtime.transfers import Transfers
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class PlanIdentity:
     """Who asks: carried by every transfer, reservation, log line and error of the plan."""
 
@@ -26,7 +27,7 @@ class PlanIdentity:
     """`io_scheduler.core.request.PriorityClass`."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Context:
     """One operator's view of the node.
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Final, TypeVar
 
 from pystachio.errors import Cancelled, InternalError, PystachioError
+from pystachio.records import record
 from pystachio.runtime.channels import Channel, Sized
 from pystachio.runtime.clock import Clock
 from pystachio.runtime.context import Context, PlanIdentity
@@ -30,7 +31,7 @@ CHANNEL_SHARE = 32
 MOST_CHANNEL_BYTES = 64 << 20
 
 
-@dataclass(frozen=True)
+@record
 class TaskSpec:
     """One coroutine of the graph. `name` is the operator's, for errors and logs."""
 

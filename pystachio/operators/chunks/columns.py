@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -26,6 +26,7 @@ from pystachio.operators.narrowing import narrowest_dtype
 from pystachio.operators.parquet.dictionary import SharedDictionary, over
 from pystachio.operators.scans.units import Unit
 from pystachio.operators.table import ParquetFile
+from pystachio.records import record
 from pystachio.runtime.context import Context
 
 _CODES = "codes"
@@ -39,7 +40,7 @@ class FetchedChunk(NamedTuple):
     buffer: HostBuffer
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@record(eq=False)
 class ChunkColumns:
     """The columns of one scan. `dictionaries` and `bounds` are those of `RowReader`, by position.
 

@@ -25,6 +25,7 @@ from pystachio.operators.joins.probe import JoinProbe
 from pystachio.operators.operator import Transform
 from pystachio.operators.project import ProjectTransform
 from pystachio.operators.scans.rows import RowReader
+from pystachio.records import record
 
 _MOST_KEPT: Final = 8
 """Chains of a scan, looks of a chain, and programs of a look."""
@@ -36,7 +37,7 @@ _MOST_DICTIONARY_BYTES: Final = 1 << 21
 _NO_TABLE: Final = torch.empty(0)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@record(eq=False)
 class Written:
     """What was made of columns of certain forms within `bounds` (by position; None where there are none)."""
 

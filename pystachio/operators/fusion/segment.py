@@ -20,6 +20,7 @@ from pystachio.operators.kernels.host_memory import copied, empty
 from pystachio.operators.kernels.program import InputRows, Program
 from pystachio.operators.kernels.selection import concat, slice_column, take_late, with_validity
 from pystachio.operators.scans.rows import FilterUse
+from pystachio.records import record
 
 _MOST_PUT_OUT: Final = 1 << 18
 """Rows for which a run has room, unless one vector needs more."""
@@ -145,7 +146,7 @@ class Segment:
         return Batch(tuple(made[id(output)] for output in self.columns), reached, None)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@record(eq=False)
 class SegmentRun:
     """What a run gave, how many rows it took, and its counters (rows and ticks per boundary)."""
 

@@ -28,6 +28,7 @@ from pystachio.operators.kernels.host_memory import as_dtype
 from pystachio.operators.kernels.selection import plain, widen
 from pystachio.operators.kernels.strings import find, index, to_codes, translate
 from pystachio.operators.kernels.views import materialised
+from pystachio.records import record
 
 SPAN_LIMIT: Final = 1 << 62
 """Spans from here on do not fit the arithmetic on int64 codes."""
@@ -36,7 +37,7 @@ _OTHER_NAN: Final = 0x7FF8000000000001
 """Not the one that `float_bits` makes of all."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@record(eq=False)
 class Digits:
     """`values` (int32 or int64 [rows]) of a part with `span`. `absent` marks rows that equal nothing; it is only set
     for raw parts. `exact`: no row of a ranged part holds `span`."""
@@ -57,7 +58,7 @@ class RangedKeys:
     kept: torch.Tensor | None
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class RangePart:
     """Integer-like values minus `low`; with `null_digit` the last digit of `span` stands for NULL."""
 

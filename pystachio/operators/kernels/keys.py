@@ -27,9 +27,10 @@ from pystachio.operators.kernels.key_parts import (
 from pystachio.operators.kernels.numbering import HashTable
 from pystachio.operators.kernels.strings import numbered
 from pystachio.operators.kernels.views import materialised
+from pystachio.records import record
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@record(eq=False)
 class KeyCodes:
     """One int32 or int64 per row, equal where the keys are.
 

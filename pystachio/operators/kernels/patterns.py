@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import lru_cache
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -32,6 +33,7 @@ class Text:
 Pattern = tuple[Text | Wildcard, ...]
 
 
+@lru_cache
 def parse_like(pattern: str, escape: str | None) -> Pattern:
     """A LIKE pattern as text and wildcards; neighbouring texts are joined and repeated % collapsed.
 

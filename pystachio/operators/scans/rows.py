@@ -26,6 +26,7 @@ from pystachio.operators.parquet.dictionary import SharedDictionary
 from pystachio.operators.runtime_filter import RuntimeFilter
 from pystachio.operators.scans.pace import Pace
 from pystachio.operators.scans.units import Unit
+from pystachio.records import record
 from pystachio.runtime.metrics import OperatorMetrics
 
 _TRIAL_ROWS = 1 << 18
@@ -33,7 +34,7 @@ _USELESS = 0.9
 """A runtime filter that lets this share of the first `_TRIAL_ROWS` rows pass is not worth its gather."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Piece:
     """Rows [start, stop) of a unit; `survivors` are positions from `start`, None when all survive."""
 
@@ -176,7 +177,7 @@ class RowReader:
         return Batch(tuple(take(column, survivors) for column in sliced), len(survivors), None)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@record(eq=False)
 class ScanRows:
     """Rows of a unit before their columns are gathered, for whoever can test and gather in one go.
 
