@@ -1,4 +1,4 @@
-"""Values that nobody changes, as the type checker sees to.
+"""Values that nobody changes, as the type checker sees to (not in tests, which it does not read).
 
 A frozen dataclass looks at run time, too, and so takes four times as long to make (0.6 us with six fields): too long
 for what is made some hundred times in a query of a few milliseconds.
@@ -23,10 +23,10 @@ def record(*, eq: bool = True) -> Callable[[type[T]], type[T]]: ...
 
 @dataclass_transform(frozen_default=True, field_specifiers=(field,))
 def record(cls: type[T] | None = None, /, *, eq: bool = True) -> type[T] | Callable[[type[T]], type[T]]:
-    """The class as a dataclass with slots and frozen fields, which is equal where its fields are or, without `eq`, to
-    itself only."""
+    """The class as a dataclass with slots, whose fields only the type checker freezes. A value equals others with equal
+    fields, and has their hash; without `eq` itself only."""
 
-    def made(cls: type[T]) -> type[T]:
-        return dataclass(slots=True, eq=eq, unsafe_hash=eq)(cls)
+    def made(plain: type[T]) -> type[T]:
+        return dataclass(slots=True, eq=eq, unsafe_hash=eq)(plain)
 
     return made if cls is None else made(cls)

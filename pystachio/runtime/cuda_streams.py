@@ -41,7 +41,7 @@ class CudaStreams:
     def __init__(self, device: torch.device, launchers: WorkerPool, *, threads: int) -> None:
         self._device = device
         self._launchers = launchers
-        self._event_waiters = WorkerPool(threads, name="pystachio-cuda-event")
+        self._event_waiters = WorkerPool(threads, name="pystachio-cuda-event", homes=False)
         self._staging = StagingBuffers(count=2 * max(1, threads), nbytes=BUFFER_BYTES, allocate=_pinned_bytes)
         self._uploads: torch.cuda.Stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
         self._urgent: torch.cuda.Stream = torch.cuda.Stream(device, priority=_HIGH_PRIORITY)  # type: ignore[no-untyped-call]

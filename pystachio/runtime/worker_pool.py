@@ -144,8 +144,11 @@ class WorkerPool:
     comes from jobs, intra-op threads only contend.
     """
 
-    def __init__(self, workers: int, *, name: str = "pystachio-worker", clock: Clock | None = None) -> None:
-        """Inside the running loop that will await the jobs. `clock` is what plans' times are given in.
+    def __init__(
+        self, workers: int, *, name: str = "pystachio-worker", clock: Clock | None = None, homes: bool = True
+    ) -> None:
+        """Inside the running loop that will await the jobs. `clock` is what plans' times are given in; with `homes`,
+        workers that compute may have cores of their own.
 
         Raises RuntimeError or OSError where the process may have no more threads or files.
         """
@@ -160,7 +163,7 @@ class WorkerPool:
         self._timer: asyncio.TimerHandle | None = None
         self._threads: set[WorkerThread] = set()
         self._made = 0
-        self._free_homes = list(reversed(range(workers)))
+        self._free_homes = list(reversed(range(workers))) if homes else []
         self._idle: list[WorkerThread] = []
         self._completed: deque[Job] = deque()
         self._delivery_scheduled = False
@@ -289,20 +292,21 @@ class WorkerPool:
 
     def _work(self, worker: WorkerThread) -> None:
         torch.set_num_threads(1)
-        worker.home.enter()
+        home = worker.home
+        home.before_wait(time.monotonic())
         while (job := worker.inbox.get()) is not None:
-            began = time.monotonic()
-            worker.home.leave(began)
             following: Job | None = job
             while following is not None:
+                home.before_job(time.monotonic())
                 started = time.thread_time()
                 following.execute()
-                seconds, ended = time.thread_time() - started, time.monotonic()
-                worker.home.ran(ended, ended - began, seconds)
-                following, began = self._complete(worker, following, seconds), ended
+                seconds = time.thread_time() - started
+                home.after_job(time.monotonic(), seconds)
+                following = self._complete(worker, following, seconds)
             del job
-            worker.home.enter()
+            home.before_wait(time.monotonic())
         worker.inbox.close()
+        home.close()
         # Told to the loop, not joined by an executor's thread: at the interpreter's exit executors are closed already.
         with suppress(RuntimeError):  # the loop is closed: the pool did not come to be
             self._loop.call_soon_threadsafe(self._worker_ended, worker)

@@ -102,6 +102,24 @@ def test_representations() -> None:
     assert column_from_arrow(pa.array([1, 2])).validity is None
 
 
+@pytest.mark.parametrize("most", [8, 2**31 - 1])
+def test_texts_of_a_slice_keep_their_places(monkeypatch: pytest.MonkeyPatch, most: int) -> None:
+    """Also where the bytes before them are more than an offset of 32 bits may say."""
+    monkeypatch.setattr("pystachio.operators.arrow.MAXIMUM_STRING_BYTES", most)
+    offsets = torch.tensor([6, 9, 9, 12])
+    data = torch.tensor(list(b"xxxxxxabcdef"), dtype=torch.uint8)
+    column = BytesColumn(pa.string(), offsets, data, torch.tensor([True, False, True]))
+    assert column_to_arrow(column).equals(pa.array(["abc", None, "def"]))
+    assert column_to_arrow(BytesColumn(pa.binary(), offsets[:1], data)).equals(pa.array([], pa.binary()))
+
+
+def test_too_many_bytes_of_texts_are_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pystachio.operators.arrow.MAXIMUM_STRING_BYTES", 2)
+    column = column_from_arrow(pa.array(["ab", "c"]))
+    with pytest.raises(DataError, match="more than 2 bytes of strings"):
+        column_to_arrow(column)
+
+
 def test_numbers_and_strings_share_memory() -> None:
     numbers = pa.array([1, 2, 3])
     column = column_from_arrow(numbers)

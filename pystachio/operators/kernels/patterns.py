@@ -33,7 +33,7 @@ class Text:
 Pattern = tuple[Text | Wildcard, ...]
 
 
-@lru_cache
+@lru_cache(maxsize=64)
 def parse_like(pattern: str, escape: str | None) -> Pattern:
     """A LIKE pattern as text and wildcards; neighbouring texts are joined and repeated % collapsed.
 
