@@ -29,7 +29,7 @@ MOST_THREADS = 64
 """Of looks underway, and again of those that hang. Every mount gets one beyond either, so that none stops another."""
 _OWN_SHARE = 0.75
 """Of the seconds of a look: what has more to do than that ends by itself, and does not count as hanging."""
-_LATE_SECONDS = 0.5
+_LATE_SECONDS = 0.1
 """A timer that is so late says nothing of file systems: this process stood still, and what was answered had no turn."""
 _MOST_PLACES = 1 << 16
 _ROOT = "/"
