@@ -139,7 +139,7 @@ class Delays:
 
     def _numbers(self) -> list[int]:
         """Nanoseconds on a core and in a queue for it, and how often it has had one."""
-        length = _C_LIBRARY.pread(self._descriptor, self._line, _LONGEST_LINE, ctypes.c_long(0))
+        length = _C_LIBRARY.pread(self._descriptor, self._line, ctypes.c_size_t(_LONGEST_LINE), ctypes.c_long(0))
         return [int(number) for number in self._line.raw[: max(0, length)].split()]
 
 

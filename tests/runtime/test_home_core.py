@@ -20,6 +20,13 @@ from pystachio.runtime.streams import CpuStream
 from pystachio.runtime.worker_pool import WorkerPool
 
 
+def delays_are_counted() -> bool:
+    delays = Delays.of_this_thread()
+    if delays is not None:
+        delays.close()
+    return delays is not None
+
+
 class Cores:
     """The cores of one thread, and how long it has waited there, as the operating system knows them."""
 
@@ -186,7 +193,7 @@ def test_a_system_without_such_calls(monkeypatch: pytest.MonkeyPatch) -> None:
     home.close()
 
 
-@pytest.mark.skipif(Delays.of_this_thread() is None, reason="the system does not count them")
+@pytest.mark.skipif(not delays_are_counted(), reason="the system does not count them")
 def test_delays_are_those_of_the_thread_behind_others() -> None:
     """Beside a thread that computes on the only core that both may use, and alone."""
     code = "import os; os.sched_setaffinity(0, {min(os.sched_getaffinity(0))}); print(flush=True)\nwhile True: pass"
@@ -222,7 +229,7 @@ async def test_the_workers_of_a_pool_are_apart() -> None:
     everywhere = os.sched_getaffinity(0)
     pool = WorkerPool(len(everywhere), name="homely")
     stream = CpuStream(pool, PlanEntry("p", 1, 1), OperatorMetrics("operator", SystemClock()))
-    stays = 1 < len(everywhere) <= CORES_TO_STAY and Delays.of_this_thread() is not None
+    stays = 1 < len(everywhere) <= CORES_TO_STAY and delays_are_counted()
     assert len(await stream.run(os.sched_getaffinity, 0)) == (1 if stays else len(everywhere))
     if len(everywhere) > 1:
         waiting = [thread.native_id for thread in threading.enumerate() if thread.name.startswith("homely")]

@@ -111,20 +111,22 @@ async def test_what_hangs_is_refused_at_once_until_it_is_back(systems: FileSyste
         assert await looks.look(systems.look, ["/dead/a"], str) == [["/DEAD/A"]]
 
 
+@pytest.mark.parametrize("seconds", [5, 1.3])
 @by_hand
-async def test_what_stood_still_with_the_process_has_its_time_again(systems: FileSystems) -> None:
+async def test_what_stood_still_with_the_process_has_its_time_again(systems: FileSystems, seconds: float) -> None:
+    """Also when that was hardly longer than the rest of its time."""
     async with looking(2) as looks:
         stopped = asyncio.create_task(looks.look(systems.look, ["/dead/a"], str))
         hanging = asyncio.create_task(refused(looks, systems, "/dead/b"))
         await systems.until_seen(2)
         await pass_time(1)
-        stand_still(5)
+        stand_still(seconds)
         await pass_time(1.9)
         assert not stopped.done()
         assert not hanging.done()
         assert not looks._hanging.total()
         await pass_time(0.1)
-        assert await hanging == 8
+        assert await hanging == pytest.approx(1 + seconds + 2), "two seconds from when it went on"
         with pytest.raises(ResourceExhausted):
             await stopped
         systems.answers.set()
