@@ -242,6 +242,16 @@ async def test_the_workers_of_a_pool_are_apart() -> None:
     assert os.sched_getaffinity(0) == everywhere, "nobody else's"
 
 
+@pytest.mark.skipif(not hasattr(os, "sched_getaffinity"), reason="the system does not tell")
+async def test_workers_that_only_wait_for_others_have_no_home() -> None:
+    everywhere = os.sched_getaffinity(0)
+    pool = WorkerPool(len(everywhere), name="homeless", homes=False)
+    stream = CpuStream(pool, PlanEntry("p", 1, 1), OperatorMetrics("operator", SystemClock()))
+    assert await stream.run(os.sched_getaffinity, 0) == everywhere
+    assert all(thread.home.number == len(everywhere) for thread in pool._threads)
+    await pool.close()
+
+
 async def test_a_worker_that_others_keep_waiting_goes_elsewhere_in_a_row_of_jobs(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
