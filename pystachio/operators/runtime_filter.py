@@ -18,7 +18,15 @@ import torch
 
 from pystachio.operators.arrow import column_to_arrow, dictionary_from_arrow, dictionary_to_arrow
 from pystachio.operators.batch import column_nbytes
-from pystachio.operators.column import Bounds, BytesColumn, Column, Dictionary, DictionaryColumn, FixedColumn
+from pystachio.operators.column import (
+    Bounds,
+    BytesColumn,
+    Column,
+    Dictionary,
+    DictionaryColumn,
+    FixedColumn,
+    ViewColumn,
+)
 from pystachio.operators.kernels.key_sets import KeySet, key_set
 from pystachio.operators.kernels.texts import find_texts
 
@@ -89,7 +97,7 @@ def filter_of_keys(columns: Sequence[Column], parts: int = 1) -> RuntimeFilter |
     type_ = columns[0].type
     if all(isinstance(column, FixedColumn) and not column.values.dtype.is_floating_point for column in columns):
         return _filter_of_integers(type_, [column for column in columns if isinstance(column, FixedColumn)], parts)
-    strings = [column for column in columns if isinstance(column, DictionaryColumn | BytesColumn)]
+    strings = [column for column in columns if isinstance(column, DictionaryColumn | BytesColumn | ViewColumn)]
     return _filter_of_strings(type_, strings) if len(strings) == len(columns) else None
 
 
@@ -98,9 +106,8 @@ def _filter_of_integers(type_: pa.DataType, columns: Sequence[FixedColumn], part
     keys = [values for values in keys if len(values)]
     if not keys:
         return RuntimeFilter(type_, empty=True)
-    low = min(int(values.min()) for values in keys)
-    high = max(int(values.max()) for values in keys)
-    return RuntimeFilter(type_, (low, high), key_set(np.concatenate(keys), (low, high), parts))
+    low, high = min(int(values.min()) for values in keys), max(int(values.max()) for values in keys)
+    return RuntimeFilter(type_, (low, high), key_set(keys, (low, high), parts))
 
 
 def _valid_values(column: FixedColumn) -> np.ndarray:
@@ -108,9 +115,11 @@ def _valid_values(column: FixedColumn) -> np.ndarray:
     return values if column.validity is None else values[column.validity.numpy()]
 
 
-def _filter_of_strings(type_: pa.DataType, columns: Sequence[DictionaryColumn | BytesColumn]) -> RuntimeFilter:
+def _filter_of_strings(
+    type_: pa.DataType, columns: Sequence[DictionaryColumn | BytesColumn | ViewColumn]
+) -> RuntimeFilter:
     """The distinct keys, when they are few; else only that NULL does not pass."""
-    if sum(len(column) for column in columns if isinstance(column, BytesColumn)) > MOST_STRINGS:
+    if sum(len(column) for column in columns if not isinstance(column, DictionaryColumn)) > MOST_STRINGS:
         return RuntimeFilter(type_)
     distinct = pa.concat_arrays([_distinct(column) for column in columns]).unique()
     if len(distinct) == 0:
@@ -120,9 +129,9 @@ def _filter_of_strings(type_: pa.DataType, columns: Sequence[DictionaryColumn | 
     return RuntimeFilter(type_, values=dictionary_from_arrow(distinct))
 
 
-def _distinct(column: DictionaryColumn | BytesColumn) -> pa.Array:
+def _distinct(column: DictionaryColumn | BytesColumn | ViewColumn) -> pa.Array:
     """The values in use, without NULL."""
-    if isinstance(column, BytesColumn):
+    if not isinstance(column, DictionaryColumn):
         return column_to_arrow(column).drop_null().unique()
     used = np.zeros(len(column.dictionary), dtype=np.bool_)
     codes = column.codes.numpy()

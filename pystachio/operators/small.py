@@ -21,6 +21,10 @@ _MOST_BYTES: Final = 1 << 16
 MOST_COLUMNS: Final = 24
 """In all batches, or put out: each costs some ten microseconds, whatever its length."""
 
+_LITTLE_BYTES: Final = 32 << 20
+_LITTLE_SHARE: Final = 64
+"""Of the memory of all plans."""
+
 _MOST_VALUES: Final = 1 << 12
 _MOST_VALUE_BYTES: Final = 1 << 20
 """In a dictionary: what is done with codes may first be done with all values, or with each row's."""
@@ -44,6 +48,12 @@ _COMPARISONS: Final = frozenset(
     )
 )
 """Of texts: their cost is known. What makes texts may make long ones, and patterns may be anything."""
+
+
+def holds_little(nbytes: int, budget: int) -> bool:
+    """Whether it may hold so many bytes of the `budget` until what it made of them is put out: giving them back before
+    would take another way to a worker."""
+    return nbytes <= min(_LITTLE_BYTES, budget // _LITTLE_SHARE)
 
 
 def is_small(batches: Sequence[Batch]) -> bool:

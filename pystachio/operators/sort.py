@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Final
 
 import torch
 
@@ -14,12 +13,9 @@ from pystachio.operators.expressions import SortKey
 from pystachio.operators.kernels.ordering import Direction, first_of_order, sort_order
 from pystachio.operators.kernels.selection import take_batch
 from pystachio.operators.operator import Operator, Output
-from pystachio.operators.small import is_small
+from pystachio.operators.small import holds_little, is_small
 from pystachio.runtime.channels import Receiver
 from pystachio.runtime.context import Context
-
-_FEW_ROWS: Final = 4096
-"""So many are sorted and put out in one job: the memory that a sort holds beside them is soon free anyway."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +42,7 @@ class Sort:
             # Sorting holds a word per row and two orders; a batch of output exists beside the input.
             await reservation.resize(reservation.nbytes + 24 * collected.rows)
             batch_rows = ctx.settings.batch_rows
-            if collected.rows <= _FEW_ROWS:
+            if holds_little(reservation.nbytes, ctx.memory.budget()):
                 small = is_small(collected.batches)
                 await out.emit(lambda: _sorted(collected.joined(), self.keys, batch_rows), last=True, small=small)
                 return

@@ -27,7 +27,6 @@ from pystachio.operators.small import is_small
 from pystachio.operators.sort import described, order_of
 from pystachio.runtime.channels import Receiver
 from pystachio.runtime.context import Context
-from pystachio.runtime.memory import Reservation
 
 _CANDIDATES: Final = 1 << 16
 """Rows that may wait before they are cut to the best: few cuts, little memory."""
@@ -66,17 +65,19 @@ class TopN:
         with await ctx.memory.reserve(0) as reservation:
             async for batch in inputs[0]:
                 ctx.metrics.add_batch(rows_in=batch.length, batches=0)
+                # Only now: the last rows are put in order on their way out.
+                if waiting_rows >= (_FIRST_CANDIDATES if worst is None else _CANDIDATES) + 2 * wanted:
+                    # The parts and their concatenation exist at once.
+                    await reservation.resize(2 * sum(part.nbytes for part in waiting))
+                    best, worst = await ctx.stream.run(first_and_last, waiting, self.keys, wanted)
+                    waiting, waiting_rows = [best], best.length
+                    await reservation.resize(best.nbytes)
                 candidates = batch
                 if worst is not None:
                     candidates = await ctx.stream.run(not_after, batch, self.keys, worst)
                 await reservation.resize(reservation.nbytes + candidates.nbytes)
                 waiting.append(candidates)
                 waiting_rows += candidates.length
-                if waiting_rows >= (_FIRST_CANDIDATES if worst is None else _CANDIDATES) + 2 * wanted:
-                    best = await self._best(ctx, waiting, reservation)
-                    waiting, waiting_rows = [best], best.length
-                    if best.length == wanted:
-                        worst = await ctx.stream.run(slice_batch, best, wanted - 1, wanted)
             if waiting:
                 await reservation.resize(2 * sum(part.nbytes for part in waiting))
                 small = is_small(waiting)
@@ -86,13 +87,6 @@ class TopN:
 
     def _after_offset(self, best: Batch) -> Batch:
         return slice_batch(best, min(self.offset, best.length), best.length)
-
-    async def _best(self, ctx: Context, parts: list[Batch], reservation: Reservation) -> Batch:
-        # The parts and their concatenation exist at once.
-        await reservation.resize(2 * sum(part.nbytes for part in parts))
-        best = await ctx.stream.run(first_rows, parts, self.keys, self.offset + self.count)
-        await reservation.resize(best.nbytes)
-        return best
 
 
 def not_after(batch: Batch, keys: Sequence[SortKey], worst: Batch) -> Batch:
@@ -118,3 +112,9 @@ def first_rows(parts: list[Batch], keys: tuple[SortKey, ...], count: int) -> Bat
     """The first `count` rows of all parts together, in the order of `keys`."""
     whole = concat_batches(parts)
     return settled_batch(take_batch(whole, order_of(whole, keys, count)))
+
+
+def first_and_last(parts: list[Batch], keys: tuple[SortKey, ...], count: int) -> tuple[Batch, Batch | None]:
+    """The first `count` rows, and the last one of them; None for that where there are fewer."""
+    best = first_rows(parts, keys, count)
+    return best, slice_batch(best, count - 1, count) if best.length == count else None

@@ -34,7 +34,7 @@ from pystachio.operators.column import BytesColumn, ViewColumn
 from pystachio.operators.expressions import AggregateCall
 from pystachio.operators.kernels.selection import slice_batch
 from pystachio.operators.operator import Operator, Output
-from pystachio.operators.small import MOST_COLUMNS, is_small
+from pystachio.operators.small import MOST_COLUMNS, holds_little, is_small
 from pystachio.runtime.channels import Receiver
 from pystachio.runtime.context import Context
 from pystachio.runtime.memory import Reservation
@@ -65,9 +65,6 @@ _LANES: Final = 4
 
 _TOGETHER_BYTES: Final = 4 << 20
 """Parts that need no merge are put out together up to here."""
-
-_SMALL_BYTES: Final = 1 << 20
-"""Up to here the memory of a merge is not worth a job of its own, after which it could be given back."""
 
 
 def aggregate(
@@ -102,13 +99,13 @@ class Aggregate:
             ranges = KeyRanges(self.plan, ctx.stream.device)
             waiting, parts = await self._received(ctx, inputs[0], reservation, ranges)
             rows = sum(batch.length for batch in waiting)
-            if not parts and rows >= _ORDERED_ROWS:
+            if not parts and rows >= _ORDERED_ROWS and ranges.are_possible(waiting):
                 clustered = await ctx.stream.run(ranges.parts, waiting)
                 if clustered is not None:
                     waiting, parts = [], clustered
                     del clustered
-                elif can_split(self.plan, ctx.stream.device) and (rows >= _SPLIT_ROWS or self._is_worth_parts(waiting)):
-                    parts = no_parts(self.plan, rows)
+            if not parts and self._is_worth_parts(waiting, rows, ctx.stream.device):
+                parts = no_parts(self.plan, rows)
             if not parts:
                 await self._put_out_at_once(ctx, waiting, out, reservation)
                 return
@@ -122,9 +119,11 @@ class Aggregate:
                 return
             await _together([self._put_out(ctx, parts, out, reservation) for _ in range(min(_LANES, len(parts)))])
 
-    def _is_worth_parts(self, waiting: Sequence[Batch]) -> bool:
+    def _is_worth_parts(self, waiting: Sequence[Batch], rows: int, device: torch.device) -> bool:
         """Distinct values are merged twice when they are in parts: few are not worth it."""
-        return not self.plan.lists and _are_many(waiting)
+        if rows < _ORDERED_ROWS or not can_split(self.plan, device):
+            return False
+        return rows >= _SPLIT_ROWS or (not self.plan.lists and _are_many(waiting))
 
     async def _put_out_folded(self, ctx: Context, parts: list[Part], out: Output, reservation: Reservation) -> None:
         """A group's distinct values are in several parts: fold each part's, then merge what that makes of the group."""
@@ -144,7 +143,7 @@ class Aggregate:
         # The parts, their concatenation and the result exist at once.
         await reservation.resize(3 * sum(part.nbytes for part in parts))
         device, direct, batch_rows = ctx.stream.device, ctx.settings.direct_addressing, ctx.settings.batch_rows
-        if reservation.nbytes <= _SMALL_BYTES:
+        if holds_little(reservation.nbytes, ctx.memory.budget()):
             slices = partial(self._finished_slices, parts, batch_rows, device, allow_direct=direct)
             small = is_small(parts) and len(self.schema) <= MOST_COLUMNS
             await out.emit(slices, last=True, small=small)

@@ -174,7 +174,7 @@ def _read_keys(keys: _Bits | _Keys | _Bloom | None, low: int, high: int) -> BitS
             found = np.frombuffer(data, dtype=np.int64)
             if len(found) and not (low <= int(found.min()) and int(found.max()) <= high):
                 raise _Damaged("keys out of their bounds")
-            return bit_set(found, low, span)
+            return bit_set((found,), low, span)
         case _Bloom(words=data):
             words, rest = divmod(len(data), _WORD_BYTES)
             if rest or words < FEWEST_BLOOM_WORDS or words & (words - 1) or len(data) > MOST_SET_BYTES:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Final
 
 import torch
 
 from pystachio.operators.batch import Batch, Schema
 from pystachio.operators.collected import Collected, collect
-from pystachio.operators.column import Column
+from pystachio.operators.column import Column, FixedColumn
 from pystachio.operators.joins.layout import JoinLayout
 from pystachio.operators.kernels import primitives
 from pystachio.operators.kernels.bounds import with_tight_bounds
@@ -25,7 +26,7 @@ from pystachio.operators.kernels.row_index import (
     is_addressable,
     table_bytes,
 )
-from pystachio.operators.kernels.selection import own_texts
+from pystachio.operators.kernels.selection import concat, device_of, own_texts
 from pystachio.operators.placement import column_on
 from pystachio.operators.runtime_filter import RuntimeFilter, filter_of_keys
 from pystachio.operators.small import is_small
@@ -81,8 +82,8 @@ async def build_side(
     wanted = tuple(slot is not None for slot in filter_slots)
     run = ctx.stream.run_small if is_small(collected.batches) else ctx.stream.run
 
-    async def publish_filters(rows: Batch) -> Filters:
-        filters = await ctx.stream.run(reading.filters, rows, wanted)
+    async def publish_filters(keys: Sequence[Sequence[Column]]) -> Filters:
+        filters = await ctx.stream.run(reading.filters, keys, wanted)
         publish(ctx, filter_slots, filters, shares_filters)
         return filters
 
@@ -90,11 +91,10 @@ async def build_side(
         read, filters = await run(reading.read_with_filters, collected, wanted)
         publish(ctx, filter_slots, filters, shares_filters)
     else:
-        rows = await run(reading.rows, collected)
         try:
             async with asyncio.TaskGroup() as group:
-                publishing = group.create_task(publish_filters(rows))
-                read = await ctx.stream.run(reading.read, rows)
+                publishing = group.create_task(publish_filters(reading.keys_of(collected.batches)))
+                read = await ctx.stream.run(reading.read, collected)
         except BaseExceptionGroup as failures:
             raise root_cause(failures) from None
         filters = publishing.result()
@@ -140,20 +140,34 @@ class _Reading:
     null_equal: tuple[bool, ...]
     parts: int
 
-    def rows(self, collected: Collected) -> Batch:
+    def keys_of(self, batches: Sequence[Batch]) -> list[list[Column]]:
+        """Each key column, in pieces."""
+        return [[batch.columns[key] for batch in batches] for key in self.keys]
+
+    def filters(self, keys: Sequence[Sequence[Column]], wanted: tuple[bool, ...]) -> Filters:
+        """Those that are wanted of the keys."""
+        each = zip(keys, self.null_equal, wanted, strict=True)
+        return tuple(_filter(pieces, equal, self.parts) if asked else None for pieces, equal, asked in each)
+
+    def read_with_filters(self, collected: Collected, wanted: tuple[bool, ...]) -> tuple[_Read, Filters]:
+        rows = self._rows(collected)
+        filters = self.filters(self.keys_of((rows,)), wanted)
+        return self._read(rows), filters
+
+    def read(self, collected: Collected) -> _Read:
+        return self._read(self._rows(collected))
+
+    def _rows(self, collected: Collected) -> Batch:
+        if self.keys:
+            # Tables are mostly stored in the order of some key: an index of keys that ascend is the smallest.
+            collected.batches.sort(key=partial(_first_number, key=self.keys[0]))
         rows = own_texts(collected.joined(), self.keys)
         if rows.length > _FEW_ROWS or self.ctx.stream.device.type != "cpu":
             return rows
         # What behind the join is grouped by a column of few rows may be addressed.
         return Batch(tuple(map(with_tight_bounds, rows.columns)), rows.length, rows.ready)
 
-    def filters(self, rows: Batch, wanted: tuple[bool, ...]) -> Filters:
-        """Those that are wanted of the keys."""
-        keys = (rows.columns[key] for key in self.keys)
-        each = zip(keys, self.null_equal, wanted, strict=True)
-        return tuple(_filter(key, equal, self.parts) if asked else None for key, equal, asked in each)
-
-    def read(self, rows: Batch) -> _Read:
+    def _read(self, rows: Batch) -> _Read:
         ctx, layout = self.ctx, self.layout
         flagged = (
             torch.zeros(rows.length, dtype=torch.uint8, device=ctx.stream.device) if layout.flags_matches else None
@@ -170,11 +184,6 @@ class _Reading:
             index = _made(codes, layout, allow_direct)
             reservation.shrink(index.nbytes)
         return _Read(rows, null_keys, flagged, encoding, codes, index, reservation)
-
-    def read_with_filters(self, collected: Collected, wanted: tuple[bool, ...]) -> tuple[_Read, Filters]:
-        rows = self.rows(collected)
-        filters = self.filters(rows, wanted)
-        return self.read(rows), filters
 
 
 async def _indexed(ctx: Context, codes: KeyCodes, layout: JoinLayout) -> tuple[RowIndex | Members, Reservation]:
@@ -206,11 +215,21 @@ def _hash_bytes(rows: int) -> int:
     return _SLOT_BYTES * capacity_for(rows) + _ROW_BYTES * rows
 
 
-def _filter(key: Column, null_equal: bool, parts: int) -> RuntimeFilter | None:
+def _first_number(batch: Batch, key: int) -> int:
+    """Of the column `key`; 0 for what is none, or elsewhere than on the host."""
+    column = batch.columns[key]
+    if not isinstance(column, FixedColumn) or column.values.device.type != "cpu" or not batch.length:
+        return 0
+    return 0 if column.values.dtype.is_floating_point else int(column.values[0])
+
+
+def _filter(key: Sequence[Column], null_equal: bool, parts: int) -> RuntimeFilter | None:
     """None when a probe row may match that the filter would drop. Scans filter on the host."""
-    if null_equal and key.validity is not None:
+    if null_equal and any(piece.validity is not None for piece in key):
         return None
-    return filter_of_keys([column_on(key, torch.device("cpu"))], parts)
+    # What is on a device is copied once.
+    pieces = key if device_of(key[0]).type == "cpu" else (column_on(concat(key), torch.device("cpu")),)
+    return filter_of_keys(pieces, parts)
 
 
 def _null_keys(key: Column) -> torch.Tensor | None:

@@ -6,6 +6,7 @@ Cuckoo at High Throughput", 2019): all bits of a key are in one word of 64.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -116,20 +117,19 @@ class BloomFilter:
 KeySet = BitSet | BloomFilter
 
 
-def key_set(keys: np.ndarray, bounds: Bounds, parts: int = 1) -> KeySet | None:
-    """The set of the integers `keys`, which are in `bounds`; one of so many `parts`, about as large as each other, of
-    which there will be a union.
+def key_set(keys: Sequence[np.ndarray], bounds: Bounds, parts: int = 1) -> KeySet | None:
+    """The set of the integers in all of `keys`, which are in `bounds`; one of so many `parts`, about as large as each
+    other, of which there will be a union.
 
     None when that is all values of the range, or when a set would be too large or too slow to make.
     """
     low, high = bounds
-    span = high - low + 1
-    library = native.library()
-    if span <= 8 * max(_FEWEST_BYTES, _BYTES_PER_KEY * len(keys) * parts):
+    span, count = high - low + 1, sum(map(len, keys))
+    if span <= 8 * max(_FEWEST_BYTES, _BYTES_PER_KEY * count * parts):
         return bit_set(keys, low, span)
-    if library is None or len(keys) * parts > _MOST_BLOOM_KEYS:
+    if native.library() is None or count * parts > _MOST_BLOOM_KEYS:
         return None
-    return bloom_filter(keys, bloom_words(len(keys) * parts))
+    return bloom_filter(np.concatenate(keys), bloom_words(count * parts))
 
 
 def bloom_words(keys: int) -> int:
@@ -153,15 +153,20 @@ def bits_bytes(span: int) -> int:
     return _WORD_BYTES * -(-span // (8 * _WORD_BYTES))
 
 
-def bit_set(keys: np.ndarray, low: int, span: int) -> BitSet | None:
-    """Of the integers `keys` from `low` on; None when those are all `span` of them."""
-    nbytes, library = bits_bytes(span), native.library(len(keys))
+def bit_set(keys: Sequence[np.ndarray], low: int, span: int) -> BitSet | None:
+    """Of the integers in all of `keys`, from `low` on; None when those are all `span` of them."""
+    nbytes, count = bits_bytes(span), sum(map(len, keys))
+    library = native.library(count)
     if library is None:
         flags = np.zeros(8 * nbytes, dtype=np.bool_)
-        flags[np.subtract(keys, low, dtype=np.int64)] = True
+        for values in keys:
+            flags[np.subtract(values, low, dtype=np.int64)] = True
         bits = torch.from_numpy(np.packbits(flags, bitorder="little"))
-        return None if flags[:span].all() else BitSet(low, span, bits)
-    bits = zeros(nbytes, torch.uint8)
-    wide = np.ascontiguousarray(keys, dtype=np.int64)
-    distinct = library.pystachio_set_bits(wide.ctypes.data, len(wide), low, bits.data_ptr())
-    return None if distinct == span else BitSet(low, span, bits)
+    else:
+        bits = zeros(nbytes, torch.uint8)
+        for values in keys:
+            signed = np.ascontiguousarray(values if values.dtype.kind == "i" else values.astype(np.int64))
+            status = library.pystachio_set_bits(signed.ctypes.data, signed.itemsize, len(signed), low, bits.data_ptr())
+            assert status == native.Status.OK, "widths of integers"
+    is_full = count >= span and int(np.bitwise_count(bits.numpy().view(np.uint64)).sum()) == span
+    return None if is_full else BitSet(low, span, bits)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
+import numpy as np
 import torch
 
 from pystachio.operators.kernels import native
@@ -63,6 +64,24 @@ def is_available(device: torch.device, rows: int) -> bool:
 def nbytes(span: int) -> int:
     """Of the table of so many codes."""
     return _WORD_BYTES * (span // _CODES_PER_WORD + 1)
+
+
+def of_ascending(codes: torch.Tensor, span: int) -> tuple[RankTable, torch.Tensor | None] | None:
+    """The table of `codes` (int32 or int64 [rows], in [0, span)) that never fall, and the first row of each rank
+    (int32), None where no two are equal; None for codes in another order. Where that `is_available`."""
+    codes, rows = codes.contiguous(), codes.shape[0]
+    if rows == 0 or int(codes[0]) > int(codes[-1]):
+        return None
+    library = native.library(rows + span // _CODES_PER_WORD)
+    assert library is not None
+    words = torch.from_numpy(np.empty((span // _CODES_PER_WORD + 1, 2), np.int64))
+    starts = empty(rows, torch.int32)
+    distinct = library.pystachio_rank_ascending(
+        codes.data_ptr(), codes.itemsize, rows, span, words.data_ptr(), starts.data_ptr()
+    )
+    if distinct < 0:
+        return None
+    return RankTable(words, span), None if distinct == rows else starts[:distinct]
 
 
 def number(codes: torch.Tensor, span: int) -> RankNumbering:

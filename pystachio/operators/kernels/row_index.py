@@ -148,6 +148,9 @@ def index_rows(codes: KeyCodes, *, allow_direct: bool) -> RowIndex:
     numbering: direct.DirectNumbering | RankNumbering | Numbering
     if span is not None and is_addressable(span, rows, values.device):
         is_ranked = _are_ranked(span, rows, values.device)
+        in_order = ranks.of_ascending(values, span) if is_ranked else None
+        if in_order is not None and (in_order[1] is None or span > _DENSE_SLOTS_PER_ROW * rows):
+            return _index_in_order(*in_order, rows, kept)
         numbering = ranks.number(values, span) if is_ranked else direct.number(values, span)
     else:
         span = None
@@ -164,6 +167,14 @@ def index_rows(codes: KeyCodes, *, allow_direct: bool) -> RowIndex:
         return RangeIndex(None, torch.cat((offsets, offsets[-1:])), order)
     offsets, order = _ranges(numbering.numbers, count, kept)
     return RangeIndex(numbering.table(), _with_none(offsets), order)
+
+
+def _index_in_order(table: RankTable, starts: torch.Tensor | None, rows: int, kept: torch.Tensor | None) -> RowIndex:
+    """Of keys that never fall: those of each rank stand together. `starts`: where; None: each has one row."""
+    order = None if kept is None else kept.to(row_dtype(int(kept[-1]) + 2))
+    if starts is None:
+        return UniqueIndex(table, None if order is None else _with_none(order + 1))
+    return RangeIndex(table, joined((starts.new_zeros(1), starts, starts.new_tensor([rows])), starts.dtype), order)
 
 
 def _ranged_keys(table: DirectTable | HashTable, encoding: KeyEncoding, columns: Sequence[Column]) -> RangedKeys | None:

@@ -98,14 +98,14 @@ def test_a_union_of_bloom_filters_still_tells_keys_apart() -> None:
 
 def test_ranges_of_which_all_values_may_be_keys() -> None:
     full = Part((10, 29), None)
-    few = Part((25, 40), bit_set(np.array([25, 40]), 25, 16))
+    few = Part((25, 40), bit_set((np.array([25, 40]),), 25, 16))
     whole = union_of([full, few])
     assert whole.bounds == (10, 40)
     assert isinstance(whole.keys, BitSet)
     values = np.arange(0, 60)
     assert values[whole.keys.contains(values)].tolist() == [*range(10, 30), 40]
     assert union_of([Part((0, 7), None), Part((8, 12), None)]) == Part((0, 12), None)
-    far = union_of([full, Part((2**40, 2**40 + 9), bit_set(np.array([2**40]), 2**40, 10))])
+    far = union_of([full, Part((2**40, 2**40 + 9), bit_set((np.array([2**40]),), 2**40, 10))])
     assert far == Part((10, 2**40 + 9), None)
 
 

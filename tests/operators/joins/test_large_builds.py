@@ -88,7 +88,7 @@ def test_two_jobs_make_it(session: pystachio.Session, apart: list[str], sql: str
     assert sorted(apart) == ["filters", "read"]
 
 
-@pytest.mark.parametrize("fails", ["filters", "read"])
+@pytest.mark.parametrize("fails", ["filters", "_read"])
 def test_a_job_that_fails_ends_the_plan_with_its_error(
     session: pystachio.Session, monkeypatch: pytest.MonkeyPatch, fails: str
 ) -> None:
@@ -110,7 +110,7 @@ def test_without_room_for_the_index_it_is_waited_for(
     made = []
     indexed = build._indexed
     monkeypatch.setattr(build, "_indexed", lambda *given: made.append(1) or indexed(*given))
-    read = _Reading.read
+    read = _Reading._read
 
     def without_room(self: _Reading, rows: object) -> object:
         found = read(self, rows)  # type: ignore[arg-type]
@@ -118,6 +118,6 @@ def test_without_room_for_the_index_it_is_waited_for(
             found.index_reservation.release()
         return build._Read(found.rows, found.null_keys, found.matched, found.encoding, found.codes)
 
-    monkeypatch.setattr(_Reading, "read", without_room)
+    monkeypatch.setattr(_Reading, "_read", without_room)
     assert session.sql(STATEMENTS[0]).to_arrow() == expected
     assert made == [1]

@@ -274,7 +274,7 @@ def test_bits_of_columns(count: int, which: str, dtype: torch.dtype, low: int) -
     limits = torch.iinfo(dtype)
     values = torch.where(masks(chance, count), near.clamp(limits.min, limits.max).to(dtype), values)
     held = low + np.flatnonzero(chance.random(span) < 0.4)
-    keys = key_set(held, (low, low + span - 1))
+    keys = key_set((held,), (low, low + span - 1))
     assert isinstance(keys, BitSet)
     written.load(values)
     table = written.assembler.table(keys.bits)
@@ -292,7 +292,7 @@ def test_sets_of_keys(count: int, span: int, share: float) -> None:
     low = LOWEST if span > 2**41 else -3
     ends = [low, low + span - 1]
     held = np.array([*ends, *(low + int(chance.random() * span) for _ in range(50 if span > 8 else 0))], dtype=np.int64)
-    keys = key_set(held, (low, low + span - 1))
+    keys = key_set((held,), (low, low + span - 1))
     values = torch.where(
         masks(chance, count, share), torch.from_numpy(chance.choice(held, count)), numbers(chance, count)
     )

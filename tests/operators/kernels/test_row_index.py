@@ -81,9 +81,37 @@ def test_ranks(codes: list[int], dtype: torch.dtype) -> None:
     assert found == [distinct.index(code) + 1 if code in distinct else 0 for code in range(302)]
 
 
-@given(st.lists(st.integers(0, 300), max_size=60), st.integers(301, 20_000), st.booleans())
-def test_an_index_finds_the_rows_whatever_its_table(codes: list[int], span: int, allow_direct: bool) -> None:
+@given(st.lists(st.integers(0, 300), max_size=60), DTYPES)
+def test_ranks_of_codes_that_never_fall(codes: list[int], dtype: torch.dtype) -> None:
+    if host.native.library() is None:
+        pytest.skip("the C library is not built")
+    if codes != sorted(codes):
+        assert ranks.of_ascending(torch.tensor(codes, dtype=dtype), 301) is None
+        codes.sort()
+    found = ranks.of_ascending(torch.tensor(codes, dtype=dtype), 301)
+    if not codes:
+        assert found is None
+        return
+    assert found is not None
+    table, starts = found
+    distinct = sorted(set(codes))
+    asked = table.lookup(torch.arange(302, dtype=dtype)).tolist()
+    assert asked == [distinct.index(code) + 1 if code in distinct else 0 for code in range(302)]
+    if starts is None:
+        assert len(distinct) == len(codes)
+    else:
+        assert starts.tolist() == [codes.index(code) for code in distinct]
+    for bad in ([-1, *codes], [*codes, 301]):
+        assert ranks.of_ascending(torch.tensor(bad, dtype=dtype), 301) is None
+
+
+@given(st.lists(st.integers(0, 300), max_size=60), st.integers(301, 20_000), st.booleans(), st.booleans())
+def test_an_index_finds_the_rows_whatever_its_table(
+    codes: list[int], span: int, allow_direct: bool, in_order: bool
+) -> None:
     """Codes that are many, few and rare in their range; `span` stands for a row without a key."""
+    if in_order:
+        codes.sort()
     values = torch.tensor([*codes, span])
     wanted = torch.tensor([*range(301), span])
     expected = [[row for row, code in enumerate(codes) if code == asked] for asked in range(301)] + [[]]

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from pystachio.compiled import CompiledLibrary, load_library
 
-INTERFACE_VERSION = 32
+INTERFACE_VERSION = 33
 _NAME = "_native"
 
 FEW_ROWS = 1 << 12
@@ -196,8 +196,6 @@ def _declare(loaded: ctypes.CDLL) -> None:
     number, width = ctypes.c_int64, ctypes.c_int32
     loaded.pystachio_group_sums.argtypes = (pointer, width, pointer, width, number, number, pointer)
     loaded.pystachio_group_rows.argtypes = (pointer, width, number, number, pointer, pointer)
-    loaded.pystachio_set_bits.argtypes = (pointer, number, number, pointer)
-    loaded.pystachio_set_bits.restype = number
     loaded.pystachio_any_bits.argtypes = (pointer, number, number, pointer, pointer, number, pointer)
     loaded.pystachio_any_bits.restype = None
     loaded.pystachio_set_bloom.argtypes = (pointer, number, pointer, width)
@@ -230,6 +228,7 @@ def _declare_arrays(loaded: ctypes.CDLL) -> None:
         "match_pieces": (pointer, pointer, number, number, pointer, pointer, number, pointer),
         "text_lengths": (pointer, pointer, number, number, pointer),
         "regex_spans": (pointer, pointer, pointer, number, number, pointer),
+        "set_bits": (pointer, width, number, number, pointer),
         "find_ranks": (pointer, number, pointer, width, number, pointer),
         "ranges": (pointer, width, number, number, pointer, pointer, pointer),
         "ranges_of": (pointer, number, pointer, width, number, pointer, pointer),
@@ -258,6 +257,7 @@ def _declare_arrays(loaded: ctypes.CDLL) -> None:
         "number_word_runs": (pointer, width, pointer, number, number, pointer, number, *(pointer,) * 4),
         "number_codes": (pointer, width, number, number, pointer, pointer, pointer),
         "rank_codes": (pointer, width, number, number, pointer, pointer, pointer),
+        "rank_ascending": (pointer, width, number, number, pointer, pointer),
         "check_chunks": (pointer, number, pointer, number, pointer, pointer, pointer),
         "coded_rows": (pointer, width, number, pointer, number, pointer, number),
         "pairs": (pointer, pointer, number, pointer, number, number, pointer, pointer, pointer),

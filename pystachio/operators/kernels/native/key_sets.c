@@ -3,15 +3,27 @@
 
 #include <string.h>
 
-int64_t pystachio_set_bits(const int64_t *keys, int64_t count, int64_t low, uint8_t *bits) {
-    int64_t fresh = 0;
-    for (int64_t i = 0; i < count; i++) {
-        uint64_t at = (uint64_t)keys[i] - (uint64_t)low;
-        uint8_t before = bits[at >> 3], bit = (uint8_t)(1 << (at & 7));
-        fresh += !(before & bit);
-        bits[at >> 3] = before | bit;
+#define DEFINE_SET_BITS(NAME, KEY)                                                                                     \
+    static void NAME(const KEY *restrict keys, int64_t count, int64_t low, uint8_t *restrict bits) {                   \
+        for (int64_t i = 0; i < count; i++) {                                                                          \
+            uint64_t at = (uint64_t)(int64_t)keys[i] - (uint64_t)low;                                                  \
+            bits[at >> 3] |= (uint8_t)(1 << (at & 7));                                                                 \
+        }                                                                                                              \
     }
-    return fresh;
+
+DEFINE_SET_BITS(set_bits_1, int8_t)
+DEFINE_SET_BITS(set_bits_2, int16_t)
+DEFINE_SET_BITS(set_bits_4, int32_t)
+DEFINE_SET_BITS(set_bits_8, int64_t)
+
+int32_t pystachio_set_bits(const void *keys, int32_t width, int64_t count, int64_t low, uint8_t *bits) {
+    switch (width) {
+    case 1: set_bits_1(keys, count, low, bits); return PS_OK;
+    case 2: set_bits_2(keys, count, low, bits); return PS_OK;
+    case 4: set_bits_4(keys, count, low, bits); return PS_OK;
+    case 8: set_bits_8(keys, count, low, bits); return PS_OK;
+    default: return PS_NOT_HANDLED;
+    }
 }
 
 static uint8_t is_any_set(const uint8_t *bits, uint64_t first, uint64_t last) {

@@ -17,8 +17,8 @@ static inline uint64_t ps_bloom_bits(uint64_t hash) {
     return (uint64_t)1 << (hash & 63) | (uint64_t)1 << (hash >> 6 & 63) | (uint64_t)1 << (hash >> 12 & 63);
 }
 
-/* Sets bit key - low for each key; returns how many were not set before. */
-PS_EXPORT int64_t pystachio_set_bits(const int64_t *keys, int64_t count, int64_t low, uint8_t *bits);
+/* Sets bit key - low for each key, a signed integer of `width` bytes; returns a ps_status. */
+PS_EXPORT int32_t pystachio_set_bits(const void *keys, int32_t width, int64_t count, int64_t low, uint8_t *bits);
 
 /* found[i]: whether a bit of a value from lows[i] to highs[i] is set; bits are those of `span` values from `low` on. */
 PS_EXPORT void pystachio_any_bits(const uint8_t *bits, int64_t low, int64_t span, const int64_t *lows,
