@@ -76,6 +76,8 @@ class PlanScope:
         self._stream = stream
         self._tracing = tracing
         self._chunks = chunks
+        self._of_channels = OperatorMetrics("channels", clock)
+        """Of all channels' memory: nobody asks for it."""
         self._phase_started = clock.now()
 
     @property
@@ -108,11 +110,10 @@ class PlanScope:
         the plan: the plan ends only when the client has taken everything or has closed its receiver.
         """
         metrics = None if producer is None else self.metrics.operator(producer)
-        account = f"channel {name}"
         channel: Channel[T] = Channel(
             name,
             capacity_bytes=min(MOST_CHANNEL_BYTES, self.memory_budget // CHANNEL_SHARE),
-            memory=self._memory.operator(self.entry, account, OperatorMetrics(account, self.clock)),
+            memory=self._memory.operator(self.entry, f"channel {name}", self._of_channels),
             entry=self.entry,
             for_client=for_client,
             metrics=metrics,

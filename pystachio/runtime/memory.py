@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from types import TracebackType
-from typing import Any
+from typing import Any, Final
 
 from pystachio.errors import ResourceExhausted
 from pystachio.runtime.clock import Clock
@@ -30,6 +30,11 @@ NEXT_PATIENCE_SECONDS = 0.5
 PEER_PATIENCE_SECONDS = 30.0
 """Other nodes may compute for long before they send or take anything. If nothing moves for so long, nodes may wait for
 each other's memory."""
+
+
+_UNSEEN_SHARE: Final = 1 << 12
+_UNSEEN_BYTES: Final = 1 << 16
+"""A level that has changed by less, since the one that was recorded last, cannot be seen in a trace."""
 
 
 class Tier(StrEnum):
@@ -262,6 +267,8 @@ class _TierMemory:
         """Called when somebody begins to wait."""
         self._tier = tier
         self._tracing = tracing
+        self._recorded = 0
+        self._unseen = min(budget // _UNSEEN_SHARE, _UNSEEN_BYTES)
         self._clock = clock
         self._loop = loop
         self._loop_thread = threading.get_ident()
@@ -340,6 +347,10 @@ class _TierMemory:
     def _trace(self, account: Account) -> None:
         if self._tracing is not None:
             held, used = account.state + account.transient, self.pool.state + self.pool.transient
+            # Threads may see each other's levels a moment late: then one more is recorded.
+            if abs(held - account.recorded) < self._unseen and abs(used - self._recorded) < self._unseen:
+                return
+            account.recorded, self._recorded = held, used
             self._tracing.memory_level(
                 self._clock.now(), account.plan.plan_id, account.operator, self._tier, held, used
             )

@@ -39,6 +39,8 @@ class Account:
     operator: str
     state: int = 0
     transient: int = 0
+    recorded: int = 0
+    """Of `held`: what the trace was told last."""
     is_closed: bool = False
     """The plan has ended: what it held was taken back, and a late release has nothing to give."""
 

@@ -14,6 +14,7 @@ from pystachio.operators.aggregation.fold import (
     finished,
     finished_together,
     merged,
+    share_no_group,
     without_rows,
     without_values,
 )
@@ -156,6 +157,10 @@ class Aggregate:
     def _finished_slices(
         self, parts: list[Batch], batch_rows: int, device: torch.device, *, allow_direct: bool
     ) -> Iterator[Batch]:
+        if len(parts) > 1 and not self.plan.lists and share_no_group(parts, self.plan.group_width):
+            while parts:
+                yield from _slices(finished(self.plan, parts.pop(0), device, allow_direct=allow_direct), batch_rows)
+            return
         rows = self._finished(parts, device, allow_direct=allow_direct)
         if rows is not None:
             yield from _slices(rows, batch_rows)

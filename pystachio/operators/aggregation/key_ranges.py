@@ -14,7 +14,7 @@ from typing import Any, Final
 import numpy as np
 import torch
 
-from pystachio.operators.aggregation.fold import has_no_group_twice
+from pystachio.operators.aggregation.fold import has_no_group_twice, share_no_group
 from pystachio.operators.aggregation.parts import Part
 from pystachio.operators.aggregation.plan import AggregatePlan
 from pystachio.operators.batch import Batch
@@ -67,14 +67,17 @@ class KeyRanges:
         return bool(clusters) and _MOST_OVERLAPPING * overlapping <= self._rows(range(len(self._ranges)))
 
     def parts(self, batches: Sequence[Batch]) -> list[Part] | None:
-        """The batches as parts; None when one of them would be too large, or keys have no order.
+        """The batches as parts; None when one of them would be too large to be merged, or keys have no order.
 
         The groups at which ranges meet are a part of their own, the last one: it keeps the memory of all others.
         """
         clusters = self._clusters(batches)
         most = max(_FEW_ROWS, self._rows(range(len(self._ranges))) // _MOST_SHARE)
-        if not clusters or any(self._rows(each) > most for each in clusters if not self._is_merged(each)):
+        if not clusters:
             return None
+        if any(self._rows(each) > most for each in clusters if not self._is_merged(each)):
+            apart = [batch for batch in batches if batch.length] if share_no_group(batches, self._width) else []
+            return [Part([batch], is_merged=True) for batch in apart] or None
         clusters = self._with_small_ones_together(clusters)
         spans = [self._span(cluster) for cluster in clusters]
         met = {high for (_, high), (low, _) in pairwise(spans) if low == high}

@@ -23,6 +23,7 @@ from pystachio.operators.kernels.program import is_available
 from pystachio.operators.kernels.selection import settled_batch, union_bounds
 from pystachio.operators.operator import Transform
 from pystachio.operators.scans.hot_rows import HotRows
+from pystachio.operators.scans.pace import MOST_ROWS
 from pystachio.operators.scans.rows import ScanRows
 from pystachio.runtime.context import Context
 
@@ -107,7 +108,7 @@ class Flow:
         for made in timed(transform.process(batch), ctx):
             yield from self._from(stage + 1, made)
 
-    def _scanned(self, rows: Sequence[ScanRows], producer: Context) -> Iterator[Batch]:
+    def _scanned(self, rows: Sequence[ScanRows], producer: Context, *, are_counted: bool = False) -> Iterator[Batch]:
         """Rows of one scan."""
         length = seen = 0
         for each in rows:
@@ -115,7 +116,8 @@ class Flow:
             span = piece.stop - piece.start
             seen += span
             length += span if piece.survivors is None else len(piece.survivors)
-        producer.metrics.add_batch(rows_in=seen, batches=0)
+        if not are_counted:
+            producer.metrics.add_batch(rows_in=seen, batches=0)
         together: list[SegmentRows] = []
         segment: Segment | None = None
         takes_many = False
@@ -141,6 +143,11 @@ class Flow:
                     if own is not None and not own.takes_many:
                         columns = own.narrowed(columns, start, stop)
                     if own is not None and not own.fits(columns, length if own.takes_many else each.length):
+                        if own.takes_many and length > MOST_ROWS and len(rows) > 1 and not together:
+                            # Sums have room for fewer rows, perhaps.
+                            for some in (rows[: len(rows) // 2], rows[len(rows) // 2 :]):
+                                yield from self._scanned(some, producer, are_counted=True)
+                            return
                         smaller = self._smaller(own, columns, each)
                         if smaller:
                             waiting.extendleft(reversed(smaller))

@@ -18,6 +18,8 @@ Bytes = npt.NDArray[np.uint8]
 Positions = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]
 
+MOST_BEGINNING: Final = 7
+
 # Scratch of this size stays in the second-level cache.
 _BLOCK: Final = 1 << 17
 # Comparing more leading bytes everywhere costs more than checking the candidates.
@@ -63,6 +65,30 @@ def match_pieces(offsets: Positions, data: Bytes, prefix: bytes, pieces: Sequenc
         b"".join(texts),
         ends.ctypes.data,
         len(texts),
+        matches.ctypes.data,
+    )
+    assert status == native.Status.OK, "offsets within the data"
+    return matches
+
+
+def match_beginnings(offsets: Positions, data: Bytes, most: int, texts: Sequence[bytes]) -> Mask | None:
+    """Per string whether its first `most` bytes, of which it may have fewer, are one of the `texts`, of at most so many
+    each. None where that is not made for it: without the library, or for more than MOST_BEGINNING bytes."""
+    library = native.library(len(offsets) - 1)
+    if library is None or most > MOST_BEGINNING:
+        return None
+    assert all(len(text) <= most for text in texts)
+    words = np.full(-(-len(texts) // 8) * 8, 2**64 - 1, dtype=np.uint64)  # what is left is as long as no text
+    words[: len(texts)] = [int.from_bytes(text, "little") | len(text) << 56 for text in texts]
+    matches = np.empty(len(offsets) - 1, np.bool_)
+    status = library.pystachio_match_beginnings(
+        offsets.ctypes.data,
+        data.ctypes.data,
+        len(data),
+        len(matches),
+        most,
+        words.ctypes.data,
+        len(words),
         matches.ctypes.data,
     )
     assert status == native.Status.OK, "offsets within the data"

@@ -12,7 +12,10 @@ _LEAST_SECONDS: Final = 0.0005
 _LEAST_ROWS: Final = 1 << 16
 _MOST_LEAST_ROWS: Final = 1 << 18
 MOST_ROWS: Final = 1 << 20
-"""In one turn: more keeps others from getting theirs."""
+"""In one turn,"""
+_MOST_SECONDS: Final = 0.003
+_MOST_QUICK_ROWS: Final = 1 << 22
+"""or what takes so long, if that is known to be more: each turn costs a tenth of a millisecond, in Python."""
 
 
 class Pace:
@@ -35,6 +38,13 @@ class Pace:
             return _LEAST_ROWS
         return max(_LEAST_ROWS, min(_MOST_LEAST_ROWS, int(_LEAST_SECONDS / self._seconds_per_row)))
 
+    @property
+    def most_rows(self) -> int:
+        """More keep others from getting theirs."""
+        if not self._seconds_per_row:
+            return MOST_ROWS
+        return max(MOST_ROWS, min(_MOST_QUICK_ROWS, int(_MOST_SECONDS / self._seconds_per_row)))
+
     def is_brief(self, rows: int) -> bool:
         """Whether so many rows take no longer than to wake a worker and to hear of its end, as far as is known."""
         return 0 < rows * self._seconds_per_row <= BRIEF_SECONDS
@@ -51,4 +61,4 @@ class Pace:
         known at its start.
         """
         share = 2 * rows // (3 * workers) if narrows else rows // workers
-        return min(max(share, self.least_rows), MOST_ROWS)
+        return min(max(share, self.least_rows), self.most_rows)

@@ -109,8 +109,17 @@ def test_without_keys_there_are_no_ranges() -> None:
 
 
 def test_what_one_worker_would_merge_alone_is_no_part() -> None:
-    assert parts_of(*[[number, 100 + number] for number in range(4)]) is not None
-    assert parts_of(*[[number, 100 + number] for number in range(5)]) is None
+    assert parts_of(*[[number, 100] for number in range(4)]) is not None
+    assert parts_of(*[[number, 100] for number in range(5)]) is None
+
+
+def test_overlapping_batches_without_a_common_key_are_parts_as_they_are() -> None:
+    keys = [[number, 100 + number] for number in range(5)]
+    batches = [*map(batch, keys), batch([])]
+    parts = ranges().parts(batches)
+    assert parts is not None
+    check(parts, batches)
+    assert [part.is_merged for part in parts] == [True] * 5
 
 
 def test_a_key_that_nearly_all_batches_have_is_no_part() -> None:

@@ -6,8 +6,12 @@ import pyarrow as pa
 import pytest
 
 from pystachio.errors import DataError, InvalidRequest
-from pystachio.operators.expressions import Call, FieldReference
+from pystachio.operators.arrow import batch_from_arrow, column_to_arrow
+from pystachio.operators.evaluate import evaluate, select
+from pystachio.operators.expressions import Call, FieldReference, InList
+from pystachio.operators.functions import beginnings
 from pystachio.operators.functions.registry import lookup
+from pystachio.operators.kernels import native
 from tests.operators.functions.oracle import call, cast, check, col, lit, ours, tables
 
 PATTERNS = [
@@ -152,3 +156,46 @@ def test_bytes_that_are_no_text_are_an_error() -> None:
     broken = pa.table({"x": pa.Array.from_buffers(pa.string(), 1, pa.array([b"\xff\xfe"]).buffers())})
     with pytest.raises(DataError):
         ours(call("upper", FieldReference(0, pa.string())), broken)
+
+
+BEGINNINGS = [
+    ["a", "abc"],
+    ["äö", "a"],
+    [""],
+    ["x,y", "50%", "Hel", "aaa"],
+    ["longer than that"],
+    [chr(i) for i in range(65, 123)],
+]
+
+
+@pytest.mark.parametrize("length", [0, 1, 3, 7, 8, 100])
+@pytest.mark.parametrize("texts", BEGINNINGS)
+def test_beginnings_among_constants(length: int, texts: list[str]) -> None:
+    """Of plain texts and codes: a character is not always a byte, and texts may be shorter."""
+    beginning = call("substring", col("s"), lit(1), lit(length))
+    options = ", ".join(f"'{text}'" for text in texts)
+    check(InList(beginning, tuple(map(lit, texts)), pa.bool_()), f"substring(s, 1, {length}) in ({options})")
+    check(call("equal", beginning, lit(texts[0])), f"substring(s, 1, {length}) = '{texts[0]}'")
+    check(call("equal", lit(texts[0]), beginning), f"'{texts[0]}' = substring(s, 1, {length})")
+    check(call("not", call("equal", beginning, lit(texts[0]))), f"not substring(s, 1, {length}) = '{texts[0]}'")
+
+
+def test_beginnings_are_compared_where_texts_lie(monkeypatch: pytest.MonkeyPatch) -> None:
+    if native.library() is None:
+        pytest.skip("the C library is not built")
+    looked: list[int] = []
+    compare = beginnings.match_beginnings
+    monkeypatch.setattr(
+        beginnings, "match_beginnings", lambda *given: looked.append(len(given[0]) - 1) or compare(*given)
+    )
+    texts = pa.array([None, "", "1", "13", "13-5", "1é", "é3", "99"] * 3)
+    batch = batch_from_arrow(pa.record_batch({"s": texts, "n": range(len(texts))}))
+    among = InList(call("substring", FieldReference(0, pa.string()), lit(1), lit(2)), (lit("13"), lit("1")), pa.bool_())
+    few = call("lt", FieldReference(1, pa.int64()), lit(8))
+    assert (
+        column_to_arrow(evaluate(among, batch)).to_pylist() == [None, False, True, True, True, False, False, False] * 3
+    )
+    found = select(call("and", few, among), batch)
+    assert found is not None
+    assert found.tolist() == [2, 3, 4]
+    assert looked == [24, 24], "of all rows each time: none is gathered for it"

@@ -9,8 +9,8 @@ import pyarrow as pa
 import pytest
 import torch
 
-from pystachio.operators.aggregation.fold import has_no_group_twice
-from pystachio.operators.arrow import dictionary_from_arrow
+from pystachio.operators.aggregation.fold import has_no_group_twice, share_no_group
+from pystachio.operators.arrow import column_from_arrow, dictionary_from_arrow
 from pystachio.operators.batch import Batch
 from pystachio.operators.column import Column, DictionaryColumn, FixedColumn
 from pystachio.operators.fusion.groups import LARGEST_SUM, Accumulated, Accumulator, FoldedGroups, GroupKey, StateColumn
@@ -142,6 +142,9 @@ def codes(*values: int) -> DictionaryColumn:
         ([numbers(1, 1, 2), codes(0, 2, 1)], True),
         ([numbers(1, 1, 2), codes(2, 2, 1)], False),
         ([numbers(1, 1, 2), codes(2, 0, 1)], False),
+        ([numbers(1, 2, 3), column_from_arrow(pa.array(["c", "a", "b"]))], True),
+        ([numbers(1, 1, 2), column_from_arrow(pa.array(["a", "b", "c"]))], False),
+        ([column_from_arrow(pa.array(["a", "b", "c"])), numbers(1, 2, 3)], False),
         ([numbers(*range(300), 299)], False),
         ([numbers(*range(300))], True),
         ([numbers(0, 1, dtype=torch.bool)], True),
@@ -157,3 +160,24 @@ def test_a_single_row_is_a_single_group() -> None:
     assert has_no_group_twice([], 1)
     assert not has_no_group_twice([], 2)
     assert has_no_group_twice([FixedColumn(pa.float64(), torch.tensor([1.0]), torch.tensor([False]))], 1)
+
+
+@pytest.mark.parametrize(
+    ("firsts", "known"),
+    [
+        ([numbers(1, 4, 9), numbers(2, 3, 10)], True),
+        ([numbers(1, 4, 9), numbers(2, 4, 10)], False),
+        ([numbers(1, 4, 9), numbers(2, 2, 10)], False),
+        ([numbers(1, 4, 9), numbers(10, 2)], False),
+        ([numbers(-3, 4), numbers(), numbers(5, dtype=torch.int8)], True),
+        ([numbers(1, 2), numbers(3, 1000)], False),
+        ([numbers(1, 2**62), numbers(-(2**62), 3)], False),
+        ([numbers(1, 2), codes(0, 1)], False),
+        ([numbers(1, 2), FixedColumn(pa.int64(), torch.tensor([3, 4]), torch.tensor([True, False]))], False),
+        ([FixedColumn(pa.float64(), torch.tensor([1.0])), FixedColumn(pa.float64(), torch.tensor([2.0]))], False),
+    ],
+)
+def test_batches_whose_first_keys_are_all_different_share_no_group(firsts: list[Column], known: bool) -> None:
+    batches = [Batch((key, key), len(key), None) for key in firsts]
+    assert share_no_group(batches, 2) is known
+    assert not share_no_group(batches, 0)

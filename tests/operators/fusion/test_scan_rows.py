@@ -118,6 +118,30 @@ def test_units_that_programs_cannot_address(harness: Any) -> None:
     agree(harness, chain)
 
 
+def test_sums_that_have_no_room_for_a_long_turn_are_made_in_shorter_ones(
+    harness: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By programs, and each row is counted once."""
+    monkeypatch.setattr(flow, "MOST_ROWS", 4000)
+    monkeypatch.setattr(groups, "LARGEST_SUM", 7_000 * 2999)
+    folded: list[int] = []
+    run = segment.Segment.run
+    monkeypatch.setattr(
+        segment.Segment, "run", lambda own, rows: folded.append(sum(each.length for each in rows)) or run(own, rows)
+    )
+    units = [FixedColumn(INT, torch.arange(3000), None, (0, 2999)) for _ in range(5)]
+
+    def chain() -> Any:
+        rows = HotRows(1, Pace())
+        for part in scanned(units, None):
+            rows.add(part)
+        return summed(Given((rows,), schema_of(INT)), (), 0)
+
+    agree(harness, chain)
+    assert sum(folded) == 15_000
+    assert max(folded) <= 7_000
+
+
 @pytest.mark.parametrize("predicate", [False, True])
 @pytest.mark.parametrize("kind", ["in order", "shuffled", "too far apart"])
 def test_groups_of_a_unit_are_folded_in_parts_where_all_at_once_are_too_many(

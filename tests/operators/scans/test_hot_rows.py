@@ -54,7 +54,7 @@ def test_every_row_is_taken_once_and_in_order(lengths: list[int], workers: int, 
         else:
             joined.append([number, start, stop])
     assert joined == [[number, 7, 7 + length] for number, length in enumerate(lengths)]
-    assert max(sizes, default=0) <= MOST_ROWS + pace.least_rows
+    assert max(sizes, default=0) <= pace.most_rows + pace.least_rows
     assert all(later <= earlier + pace.least_rows for earlier, later in pairwise(sizes))
 
 
@@ -97,6 +97,16 @@ def test_quick_rows_are_taken_in_larger_turns() -> None:
     rows = hot([1_000_000], 2, quick)
     rows.took(rows.take(), 1.0)
     assert quick.least_rows == unknown
+
+
+def test_turns_of_quick_rows_are_bounded_by_time() -> None:
+    unknown, slow, quick, very_quick = Pace(), Pace(), Pace(), Pace()
+    slow.note(1 << 20, 1.0)
+    quick.note(1 << 20, (1 << 20) * 1e-9)
+    very_quick.note(1 << 20, 1e-6)
+    assert [pace.most_rows for pace in (unknown, slow, very_quick)] == [MOST_ROWS, MOST_ROWS, 4 * MOST_ROWS]
+    assert quick.most_rows == pytest.approx(3_000_000, rel=0.01)
+    assert quick.turn(100_000_000, 2) == quick.most_rows
 
 
 def test_what_is_known_to_be_brief_is_not_worth_a_worker() -> None:

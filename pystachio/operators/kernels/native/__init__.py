@@ -14,7 +14,7 @@ from pathlib import Path
 
 from pystachio.compiled import CompiledLibrary, load_library
 
-INTERFACE_VERSION = 33
+INTERFACE_VERSION = 34
 _NAME = "_native"
 
 FEW_ROWS = 1 << 12
@@ -226,6 +226,7 @@ def _declare_arrays(loaded: ctypes.CDLL) -> None:
         "find_texts": (pointer, pointer, pointer, number, pointer, number, pointer, pointer, pointer),
         "hash_texts": (pointer, pointer, number, pointer),
         "match_pieces": (pointer, pointer, number, number, pointer, pointer, number, pointer),
+        "match_beginnings": (pointer, pointer, number, number, width, pointer, width, pointer),
         "text_lengths": (pointer, pointer, number, number, pointer),
         "regex_spans": (pointer, pointer, pointer, number, number, pointer),
         "set_bits": (pointer, width, number, number, pointer),

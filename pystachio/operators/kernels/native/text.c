@@ -77,6 +77,31 @@ PS_CLONES static int is_ascii(const uint8_t *data, int64_t bytes) {
     return all < 0x80;
 }
 
+PS_CLONES static int32_t match_beginnings(const int64_t *restrict offsets, const uint8_t *restrict data,
+                                          int64_t data_bytes, int64_t rows, int32_t most,
+                                          const uint64_t *restrict texts, int32_t count, uint8_t *restrict matches) {
+    for (int64_t row = 0; row < rows; row++) {
+        int64_t from = offsets[row], stop = offsets[row + 1];
+        if (PS_UNLIKELY(from < 0 || stop < from || stop > data_bytes)) return PS_CORRUPT;
+        uint64_t length = (uint64_t)(stop - from < most ? stop - from : most), text = 0;
+        if (data_bytes - from >= 8)
+            memcpy(&text, data + from, 8);
+        else
+            memcpy(&text, data + from, (size_t)length);
+        text = (text & (((uint64_t)1 << 8 * length) - 1)) | length << 56;
+        uint64_t found = 0;
+        for (int32_t i = 0; i < count; i += 8)
+            for (int32_t j = 0; j < 8; j++) found |= texts[i + j] == text;
+        matches[row] = (uint8_t)found;
+    }
+    return PS_OK;
+}
+
+int32_t pystachio_match_beginnings(const int64_t *offsets, const uint8_t *data, int64_t data_bytes, int64_t rows,
+                                   int32_t most, const uint64_t *texts, int32_t count, uint8_t *matches) {
+    return match_beginnings(offsets, data, data_bytes, rows, most, texts, count, matches);
+}
+
 int32_t pystachio_text_lengths(const int64_t *offsets, const uint8_t *data, int64_t data_bytes, int64_t rows,
                                int32_t *lengths) {
     enum { BLOCK = 256 };
