@@ -34,7 +34,7 @@ from pystachio.operators.expressions import (
     walk,
 )
 from pystachio.operators.functions import casts
-from pystachio.operators.functions.beginnings import begins_with_any, compared_beginning
+from pystachio.operators.functions.beginnings import begins_with_any, can_compare_beginnings, compared_beginning
 from pystachio.operators.functions.boolean import Mask, both, either, truth
 from pystachio.operators.functions.conditional import choose
 from pystachio.operators.functions.function import Invocation, NullRule, Operand
@@ -169,9 +169,8 @@ def _compute(expression: Call | Cast | IfThen | InList, batch: Batch) -> Operand
     if beginning is not None:
         field, length, texts = beginning
         column = batch.columns[field.index]
-        matches = begins_with_any(column, length, texts)
-        if matches is not None:
-            return FixedColumn(pa.bool_(), matches, column.validity)
+        if can_compare_beginnings(column):
+            return FixedColumn(pa.bool_(), begins_with_any(column, length, texts), column.validity)
     match expression:
         case Call():
             return _call(expression, batch)
@@ -298,7 +297,7 @@ def _truth_where(wanted: Mask, predicate: Expression, batch: Batch) -> Mask:
 def _is_of_beginnings(conjunct: Expression, batch: Batch) -> bool:
     """Whether it costs less for all texts than to gather those of some rows."""
     beginning = compared_beginning(conjunct)
-    return beginning is not None and isinstance(batch.columns[beginning[0].index], BytesColumn)
+    return beginning is not None and can_compare_beginnings(batch.columns[beginning[0].index])
 
 
 def _fields_in_bytes(batch: Batch) -> frozenset[int]:

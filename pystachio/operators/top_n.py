@@ -114,7 +114,7 @@ def first_rows(parts: list[Batch], keys: tuple[SortKey, ...], count: int) -> Bat
     return settled_batch(take_batch(whole, order_of(whole, keys, count)))
 
 
-def first_and_last(parts: list[Batch], keys: tuple[SortKey, ...], count: int) -> tuple[Batch, Batch | None]:
-    """The first `count` rows, and the last one of them; None for that where there are fewer."""
+def first_and_last(parts: list[Batch], keys: tuple[SortKey, ...], count: int) -> tuple[Batch, Batch]:
+    """The first `count` rows, of at least so many, and the last one of them."""
     best = first_rows(parts, keys, count)
-    return best, slice_batch(best, count - 1, count) if best.length == count else None
+    return best, slice_batch(best, count - 1, count)

@@ -34,7 +34,7 @@ each other's memory."""
 
 _UNSEEN_SHARE: Final = 1 << 12
 _UNSEEN_BYTES: Final = 1 << 16
-"""A level that has changed by less, since the one that was recorded last, cannot be seen in a trace."""
+"""A level that has changed by less, since the one that was recorded last, cannot be seen in a trace; nothing can."""
 
 
 class Tier(StrEnum):
@@ -348,7 +348,8 @@ class _TierMemory:
         if self._tracing is not None:
             held, used = account.state + account.transient, self.pool.state + self.pool.transient
             # Threads may see each other's levels a moment late: then one more is recorded.
-            if abs(held - account.recorded) < self._unseen and abs(used - self._recorded) < self._unseen:
+            is_little = abs(held - account.recorded) < self._unseen and abs(used - self._recorded) < self._unseen
+            if is_little and (held or not account.recorded):
                 return
             account.recorded, self._recorded = held, used
             self._tracing.memory_level(

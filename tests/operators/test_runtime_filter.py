@@ -218,13 +218,17 @@ def test_bits_say_which_values_are_keys(with_library: bool, monkeypatch: pytest.
         assert all(may_match(runtime_filter, value, value) for value in keys)
 
 
-def test_the_library_and_numpy_make_the_same_set(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("dtype", [np.int8, np.uint8, np.int16, np.int32, np.int64])
+def test_the_library_and_numpy_make_the_same_set(dtype: type[np.integer], monkeypatch: pytest.MonkeyPatch) -> None:
+    """In pieces, perhaps of several widths."""
     rng = np.random.default_rng(3)
-    keys = rng.integers(-1000, 9000, 500)
-    bounds = (int(keys.min()), int(keys.max()))
-    compiled = key_sets.key_set((keys,), bounds)
+    limits = np.iinfo(dtype)
+    keys = rng.integers(max(limits.min, -1000), min(limits.max, 9000), 40, dtype=dtype)
+    pieces = (keys, np.array([-5, 100], dtype=np.int64), np.array([True]))
+    bounds = (min(int(keys.min()), -5), max(int(keys.max()), 100))
+    compiled = key_sets.key_set(pieces, bounds)
     monkeypatch.setattr(key_sets.native, "library", lambda *_: None)
-    plain = key_sets.key_set((keys,), bounds)
+    plain = key_sets.key_set(pieces, bounds)
     assert isinstance(compiled, BitSet)
     assert isinstance(plain, BitSet)
     assert compiled.bits.tolist() == plain.bits.tolist()

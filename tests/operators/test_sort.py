@@ -78,7 +78,9 @@ def rows_of(table: pa.Table) -> list[tuple[Any, ...]]:
 
 
 @pytest.mark.parametrize("seed", range(120))
-def test_sort(harness: Any, seed: int) -> None:
+def test_sort(harness: Any, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    if seed % 2:
+        monkeypatch.setattr("pystachio.operators.small._LITTLE_BYTES", 0)
     table, keys, r = random_case(seed)
     sort = Sort(harness.source(table, r.choice([1, 7, 1000])), tuple(keys))
     batches = harness.batches(sort, batch_rows=13)
@@ -91,6 +93,7 @@ def test_sort(harness: Any, seed: int) -> None:
 @pytest.mark.parametrize("candidates", [1, 1 << 16])
 def test_top_n(harness: Any, seed: int, candidates: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("pystachio.operators.top_n._CANDIDATES", candidates)
+    monkeypatch.setattr("pystachio.operators.top_n._FIRST_CANDIDATES", candidates)
     monkeypatch.setattr("pystachio.operators.kernels.ordering._FEW_CANDIDATES", seed % 3)
     table, keys, r = random_case(seed)
     count, offset = r.choice([0, 1, 3, 500]), r.choice([0, 2, 300])

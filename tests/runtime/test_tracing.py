@@ -11,6 +11,7 @@ import pytest
 from pystachio.runtime.channels import Channel
 from pystachio.runtime.executor import PlanScope, TaskSpec, run_graph
 from pystachio.runtime.memory import Memory, Tier
+from pystachio.runtime.metrics import OperatorMetrics
 from pystachio.runtime.plan_entry import PlanEntry
 from pystachio.runtime.settings import ExecutionSettings
 from pystachio.runtime.tracing import JobRecord, Phase, Tracing, TracingSnapshot, WaitReason, WaitRecord
@@ -116,6 +117,26 @@ def test_memory_levels_by_operator() -> None:
     held = [(level.at, level.held) for level in traced().memory if level.operator == "consumer"]
     assert held == [(0, 100), (5, 0)]
     assert {level.tier for level in traced().memory} == {Tier.HOST}
+
+
+def test_levels_that_nobody_can_see_are_not_recorded() -> None:
+    """But who had something that could be seen has nothing in the end."""
+
+    async def main() -> list[tuple[str, int]]:
+        tracing = Tracing()
+        memory = Memory({Tier.HOST: 1 << 30}, virtual_time.clock(), tracing=tracing)
+        entry = PlanEntry("plan", 1, 1)
+        one, other = (memory.operator(entry, name, OperatorMetrics(name, virtual_time.clock())) for name in "ab")
+        little = await one.reserve(1000)
+        await little.resize(2000)
+        much = await other.reserve(1 << 20)
+        await much.resize((1 << 20) + 1000)
+        much.shrink(1000)
+        little.release()
+        much.release()
+        return [(level.operator, level.held) for level in tracing.snapshot().memory]
+
+    assert virtual_time.run(main()) == [("b", 1 << 20), ("b", 1000), ("b", 0)]
 
 
 def job(number: int) -> JobRecord:

@@ -36,8 +36,10 @@ _FEW_NULLS: Final = 8
 """Less than one row of so many without a key is not worth moving the others."""
 _GLANCE: Final = 64
 """Rows that say of most batches that they are in no order."""
+_FEW_ROWS: Final = 1 << 10
+"""Batches of fewer each are better merged."""
 _MOST_SPREAD: Final = 16
-_MOST_RANGE: Final = 1 << 25
+_MOST_RANGE: Final = 1 << 23
 """Of keys so far apart, for each row or in all, it is not asked whether they are different."""
 
 
@@ -190,13 +192,15 @@ def share_no_group(batches: Sequence[Batch], width: int) -> bool:
     """Whether it is simple to see that no group of the `width` keys is in two of the batches, or twice in one: the
     first keys are integers that are all different, as where workers went through a table in the order of its key."""
     firsts = [batch.columns[0] for batch in batches if batch.length]
-    if width == 0 or not all(isinstance(key, FixedColumn) for key in firsts):
+    if width == 0 or not firsts or not all(isinstance(key, FixedColumn) for key in firsts):
         return False
     known = [values for key in firsts if (values := _numbers(key)) is not None]
     if len(known) < len(firsts) or not all(ascend([values[:_GLANCE]]) for values in known):
         return False
     low, high = min(int(values[0]) for values in known), max(int(values[-1]) for values in known)
     rows = sum(map(len, known))
+    if rows < _FEW_ROWS * (len(known) - 1):
+        return False
     if high - low >= min(_MOST_SPREAD * rows, _MOST_RANGE) or not all(ascend([values]) for values in known):
         return False
     seen = np.zeros(high - low + 1, dtype=np.bool_)

@@ -1,7 +1,8 @@
 """Partial batches by the ranges of their first key: input that is clustered by it needs no other parts.
 
 Tables are mostly stored in some order, of time or of a number that counts up, and grouping by it puts nearly each group
-into one batch. What merges then are the few batches whose ranges overlap, and the groups at which neighbours meet.
+into one batch. What merges then are the few batches whose ranges overlap, and the groups at which neighbours meet; or
+nothing, where they overlap because workers took turns, and all first keys are different.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ _MOST_OVERLAPPING: Final = 4
 
 @dataclass(frozen=True, slots=True)
 class _Range:
-    """Of a batch whose first key ascends. `is_strict`: all keys do, each group once."""
+    """Of a batch whose first key ascends. `is_strict`: so do the first ones together, and each group is there once."""
 
     low: int
     high: int

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final
+from typing import Final, TypeGuard
 
 import torch
 
 from pystachio.operators.column import BytesColumn, Column
 from pystachio.operators.expressions import Call, Expression, FieldReference, InList, Literal
+from pystachio.operators.kernels import native
 from pystachio.operators.kernels.selection import device_of
 from pystachio.operators.kernels.substrings import MOST_BEGINNING, match_beginnings
 
@@ -54,11 +55,12 @@ def _texts(options: Sequence[Expression]) -> list[bytes] | None:
     return texts
 
 
-def begins_with_any(column: Column, length: int, texts: Sequence[bytes]) -> torch.Tensor | None:
-    """bool [rows]: whether the first `length` bytes of each text, or all where it has fewer, are one of `texts`; None
-    for what are no plain texts on the host."""
-    if not isinstance(column, BytesColumn) or device_of(column).type != "cpu":
-        return None
+def can_compare_beginnings(column: Column) -> TypeGuard[BytesColumn]:
+    """Whether they are plain texts on the host, where a library compares them."""
+    return isinstance(column, BytesColumn) and device_of(column).type == "cpu" and native.library() is not None
+
+
+def begins_with_any(column: BytesColumn, length: int, texts: Sequence[bytes]) -> torch.Tensor:
+    """bool [rows]: whether the first `length` bytes of each text, or all where it has fewer, are one of `texts`."""
     offsets, data = column.offsets.contiguous(), column.data.contiguous()
-    matches = match_beginnings(offsets.numpy(), data.numpy(), length, texts)
-    return None if matches is None else torch.from_numpy(matches)
+    return torch.from_numpy(match_beginnings(offsets.numpy(), data.numpy(), length, texts))

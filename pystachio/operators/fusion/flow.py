@@ -143,9 +143,12 @@ class Flow:
                     if own is not None and not own.takes_many:
                         columns = own.narrowed(columns, start, stop)
                     if own is not None and not own.fits(columns, length if own.takes_many else each.length):
-                        if own.takes_many and length > MOST_ROWS and len(rows) > 1 and not together:
-                            # Sums have room for fewer rows, perhaps.
-                            for some in (rows[: len(rows) // 2], rows[len(rows) // 2 :]):
+                        if own.takes_many and length > MOST_ROWS and waiting:
+                            # Sums have room for those of a turn of any scan, not for those of every long one.
+                            if segment is not None:
+                                yield from self._run(segment, together, each, producer)
+                            left = [each, *waiting]
+                            for some in (left[: len(left) // 2], left[len(left) // 2 :]):
                                 yield from self._scanned(some, producer, are_counted=True)
                             return
                         smaller = self._smaller(own, columns, each)

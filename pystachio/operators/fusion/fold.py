@@ -29,6 +29,7 @@ from pystachio.operators.fusion.groups import (
 )
 from pystachio.operators.fusion.trace import Form, Input, NotTraceable, Symbol, TableRow, Trace
 from pystachio.operators.kernels.instructions import Operation, Register
+from pystachio.operators.scans.pace import MOST_ROWS
 
 _INT64: Final = torch.iinfo(torch.int64)
 
@@ -214,7 +215,9 @@ class _Writer:
                 (symbol,) = arguments
                 bounds = _integer_bounds(symbol)
                 self.largest = max(self.largest, abs(bounds[0]), abs(bounds[1]))
-                if self.largest * folded_rows(self._trace.rows, self._trace.multiplied) * 4 >= LARGEST_SUM:
+                # Of a longer turn the flow makes several that fit.
+                rows = min(self._trace.rows, MOST_ROWS)
+                if self.largest * folded_rows(rows, self._trace.multiplied) * 4 >= LARGEST_SUM:
                     raise NotTraceable("a sum that may overflow")
                 self._column(state, self._fold(Operation.FOLD_SUM, symbol, mask), present, torch.int64)
             case StateKind.FLOAT_SUM:

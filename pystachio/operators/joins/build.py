@@ -12,7 +12,7 @@ import torch
 
 from pystachio.operators.batch import Batch, Schema
 from pystachio.operators.collected import Collected, collect
-from pystachio.operators.column import Column, FixedColumn
+from pystachio.operators.column import Column, DictionaryColumn, FixedColumn
 from pystachio.operators.joins.layout import JoinLayout
 from pystachio.operators.kernels import primitives
 from pystachio.operators.kernels.bounds import with_tight_bounds
@@ -26,7 +26,7 @@ from pystachio.operators.kernels.row_index import (
     is_addressable,
     table_bytes,
 )
-from pystachio.operators.kernels.selection import concat, device_of, own_texts
+from pystachio.operators.kernels.selection import concat, own_texts
 from pystachio.operators.placement import column_on
 from pystachio.operators.runtime_filter import RuntimeFilter, filter_of_keys
 from pystachio.operators.small import is_small
@@ -227,9 +227,9 @@ def _filter(key: Sequence[Column], null_equal: bool, parts: int) -> RuntimeFilte
     """None when a probe row may match that the filter would drop. Scans filter on the host."""
     if null_equal and any(piece.validity is not None for piece in key):
         return None
-    # What is on a device is copied once.
-    pieces = key if device_of(key[0]).type == "cpu" else (column_on(concat(key), torch.device("cpu")),)
-    return filter_of_keys(pieces, parts)
+    # Each piece with codes would be looked up in a dictionary of its own.
+    pieces = (concat(key),) if any(isinstance(piece, DictionaryColumn) for piece in key) else key
+    return filter_of_keys([column_on(piece, torch.device("cpu")) for piece in pieces], parts)
 
 
 def _null_keys(key: Column) -> torch.Tensor | None:

@@ -148,8 +148,8 @@ def index_rows(codes: KeyCodes, *, allow_direct: bool) -> RowIndex:
     numbering: direct.DirectNumbering | RankNumbering | Numbering
     if span is not None and is_addressable(span, rows, values.device):
         is_ranked = _are_ranked(span, rows, values.device)
-        in_order = ranks.of_ascending(values, span) if is_ranked else None
-        if in_order is not None and (in_order[1] is None or span > _DENSE_SLOTS_PER_ROW * rows):
+        in_order = ranks.of_ascending(values, span) if is_ranked and span > _DENSE_SLOTS_PER_ROW * rows else None
+        if in_order is not None:
             return _index_in_order(*in_order, rows, kept)
         numbering = ranks.number(values, span) if is_ranked else direct.number(values, span)
     else:

@@ -71,12 +71,12 @@ def match_pieces(offsets: Positions, data: Bytes, prefix: bytes, pieces: Sequenc
     return matches
 
 
-def match_beginnings(offsets: Positions, data: Bytes, most: int, texts: Sequence[bytes]) -> Mask | None:
-    """Per string whether its first `most` bytes, of which it may have fewer, are one of the `texts`, of at most so many
-    each. None where that is not made for it: without the library, or for more than MOST_BEGINNING bytes."""
+def match_beginnings(offsets: Positions, data: Bytes, most: int, texts: Sequence[bytes]) -> Mask:
+    """Per string whether its first `most` bytes (MOST_BEGINNING at the most), of which it may have fewer, are one of
+    the `texts`, of at most so many each. Where there is a library."""
     library = native.library(len(offsets) - 1)
-    if library is None or most > MOST_BEGINNING:
-        return None
+    assert library is not None, "asked before"
+    assert most <= MOST_BEGINNING
     assert all(len(text) <= most for text in texts)
     words = np.full(-(-len(texts) // 8) * 8, 2**64 - 1, dtype=np.uint64)  # what is left is as long as no text
     words[: len(texts)] = [int.from_bytes(text, "little") | len(text) << 56 for text in texts]

@@ -12,10 +12,11 @@ _LEAST_SECONDS: Final = 0.0005
 _LEAST_ROWS: Final = 1 << 16
 _MOST_LEAST_ROWS: Final = 1 << 18
 MOST_ROWS: Final = 1 << 20
-"""In one turn,"""
+"""In one turn, as long as nobody knows how long they take. Programs are written for so many."""
+
 _MOST_SECONDS: Final = 0.003
 _MOST_QUICK_ROWS: Final = 1 << 22
-"""or what takes so long, if that is known to be more: each turn costs a tenth of a millisecond, in Python."""
+"""A turn may take so long, up to so many rows: each costs a tenth of a millisecond, in Python."""
 
 
 class Pace:

@@ -14,6 +14,7 @@ import pytest
 import torch
 
 from pystachio.errors import DataError, ResourceExhausted, Unsupported
+from pystachio.operators import small
 from pystachio.operators.aggregation import aggregate as aggregate_module
 from pystachio.operators.aggregation import key_ranges
 from pystachio.operators.aggregation.aggregate import aggregate
@@ -200,7 +201,12 @@ def test_against_python(harness: Any, seed: int, many: bool, monkeypatch: pytest
     assert harness.memory.held == 0
 
 
-def test_many_groups_pass_through_partial_aggregation(harness: Any) -> None:
+@pytest.mark.parametrize("holds_little", [False, True])
+def test_many_groups_pass_through_partial_aggregation(
+    harness: Any, monkeypatch: pytest.MonkeyPatch, holds_little: bool
+) -> None:
+    if not holds_little:
+        monkeypatch.setattr(small, "_LITTLE_BYTES", 0)
     rows = [(i % 30_000, i) for i in range(90_000)]
     table = pa.table({"k": [a for a, _ in rows], "v": [b for _, b in rows]})
     calls = [AggregateCall("sum", (1,), pa.int64()), AggregateCall("count", (), pa.int64())]

@@ -177,7 +177,12 @@ def test_a_single_row_is_a_single_group() -> None:
         ([FixedColumn(pa.float64(), torch.tensor([1.0])), FixedColumn(pa.float64(), torch.tensor([2.0]))], False),
     ],
 )
-def test_batches_whose_first_keys_are_all_different_share_no_group(firsts: list[Column], known: bool) -> None:
+def test_batches_whose_first_keys_are_all_different_share_no_group(
+    monkeypatch: pytest.MonkeyPatch, firsts: list[Column], known: bool
+) -> None:
     batches = [Batch((key, key), len(key), None) for key in firsts]
+    assert not share_no_group(batches, 2), "few rows each are better merged"
+    monkeypatch.setattr("pystachio.operators.aggregation.fold._FEW_ROWS", 0)
     assert share_no_group(batches, 2) is known
     assert not share_no_group(batches, 0)
+    assert not share_no_group([Batch((numbers(),), 0, None)] * 2, 1)

@@ -2,17 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from unittest.mock import Mock
 
 import duckdb
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import torch
 
 import pystachio
 from pystachio.errors import DataError
+from pystachio.operators.arrow import column_from_arrow, column_to_arrow
+from pystachio.operators.batch import Batch, Field
+from pystachio.operators.collected import Collected
+from pystachio.operators.column import BytesColumn, FixedColumn
 from pystachio.operators.joins import build
 from pystachio.operators.joins.build import _Reading
+from pystachio.operators.kernels.row_index import UniqueIndex
+from pystachio.operators.kernels.selection import take_late
+from pystachio.operators.kernels.strings import to_codes
+from pystachio.runtime.settings import ExecutionSettings
 
 BUILD = 90_000
 PROBE = 250_000
@@ -100,6 +110,45 @@ def test_a_job_that_fails_ends_the_plan_with_its_error(
         with pytest.raises(DataError, match="this is what failed"):
             session.sql(STATEMENTS[0]).to_arrow()
     assert session.sql(STATEMENTS[0]).to_arrow().num_rows == 1
+
+
+@pytest.mark.parametrize("wrong_way", [False, True])
+def test_batches_are_put_in_the_order_of_their_first_key(wrong_way: bool) -> None:
+    """Then keys ascend where tables are stored in their order, whichever worker was first."""
+    pieces = [Batch((numbers(range(start, start + 300, 3)), numbers(range(100))), 100, None) for start in (0, 300, 600)]
+    pieces.insert(1, Batch((numbers([]), numbers([])), 0, None))
+    schema = (Field("k", pa.int64()), Field("v", pa.int64()))
+    rows = Collected(pieces[::-1] if wrong_way else pieces, 300, schema, torch.device("cpu"), Mock())
+    ctx = Mock(stream=Mock(device=torch.device("cpu")), settings=ExecutionSettings())
+    layout = Mock(flags_matches=False, null_aware=False, needs_pairs=True)
+    index = _Reading(ctx, layout, (0,), (False,), 1).read(rows).index
+    assert isinstance(index, UniqueIndex)
+    assert index.rows is None, "the number of a key is that of its row"
+
+
+def numbers(values: Iterable[int]) -> FixedColumn:
+    return FixedColumn(pa.int64(), torch.tensor(list(values), dtype=torch.int64))
+
+
+def test_text_keys_in_pieces_are_one_filter() -> None:
+    """Codes of several dictionaries, views, and more plain texts than a filter is made of."""
+    coded = [to_codes(texts(["a", "b", None])), to_codes(texts(["c", "b"]))]
+    whole = build._filter(coded, False, 1)
+    assert whole is not None
+    assert whole.values is not None
+    assert sorted(column_to_arrow(whole.values.values).to_pylist()) == ["a", "b", "c"]
+    plain = texts([str(number) for number in range(build._FEW_ROWS)])
+    for pieces in ((plain, texts(["x"])), (take_late(plain, torch.arange(len(plain))), texts(["x"]))):
+        found = build._filter(pieces, False, 1)
+        assert found is not None
+        assert (found.values, found.keys, found.empty) == (None, None, False)
+    assert build._filter((texts(["x"]), texts([None])), True, 1) is None
+
+
+def texts(values: list[str | None]) -> BytesColumn:
+    column = column_from_arrow(pa.array(values, pa.string()))
+    assert isinstance(column, BytesColumn)
+    return column
 
 
 def test_without_room_for_the_index_it_is_waited_for(

@@ -24,8 +24,8 @@ PS_INLINE int64_t ps_rank(const ps_ranks *ranks, uint64_t code) {
 PS_EXPORT int64_t pystachio_rank_codes(const void *codes, int32_t width, int64_t rows, int64_t span, ps_ranks *ranks,
                                        int32_t *numbers, int32_t *first);
 
-/* The same of codes that never fall, each where that of the one before it ends: where some are equal, `starts` [rows] is
- * set to the first row of each rank. Returns -1 for codes that fall, too; `ranks` need not be zeroed. */
+/* The same of codes that never fall, of which equal ones stand together; the first row of each rank goes to `starts`
+ * [rows]. Returns -1 for codes that fall, too; `ranks` need not be zeroed. */
 PS_EXPORT int64_t pystachio_rank_ascending(const void *codes, int32_t width, int64_t rows, int64_t span,
                                            ps_ranks *ranks, int32_t *starts);
 
