@@ -12,6 +12,7 @@ from pystachio.operators.batch import Batch
 from pystachio.operators.coalesce import LEAST_ROWS, Coalesced
 from pystachio.operators.filter import Filter
 from pystachio.operators.fusion.flow import Flow, can_fuse
+from pystachio.operators.joins.probe import JoinProbe
 from pystachio.operators.operator import NotWanted, Produced, Streaming, Transform
 from pystachio.operators.project import Project
 from pystachio.operators.small import BRIEF_SECONDS, MOST_COLUMNS, is_light
@@ -37,13 +38,17 @@ class Stage:
     builds: tuple[Receiver[Batch], ...]
     opened: Slot[Transform] = field(default_factory=Slot)
     _is_opening: bool = False
+    _puts_out_no_more: bool = False
+    """An opened join, for each row."""
 
     @property
     def keeps_small(self) -> bool:
         """Whether it makes little of few rows, and little of that is work."""
         operator = self.operator
-        if len(operator.inputs) > 1 or len(operator.schema) > MOST_COLUMNS:
+        if len(operator.schema) > MOST_COLUMNS:
             return False
+        if len(operator.inputs) > 1:
+            return self._puts_out_no_more
         match operator:
             case Filter(predicate=predicate):
                 return is_light((predicate,))
@@ -65,6 +70,7 @@ class Stage:
     def has_opened(self, transform: Transform) -> None:
         """`open` is done, or need not be."""
         self._is_opening = True
+        self._puts_out_no_more = isinstance(transform, JoinProbe) and transform.puts_out_no_more
         if self.operator.prefers_large_batches:
             transform = Coalesced(transform, min(LEAST_ROWS, self.ctx.settings.batch_rows))
         self.opened.set(transform)
@@ -136,8 +142,8 @@ class Pipe:
 
     @property
     def keeps_small(self) -> bool:
-        """Whether few rows that are put in stay few and are all that comes: no join puts out more for them, no stage
-        computes much or puts out many columns, and no other producer has left rows with one."""
+        """Whether few rows that are put in stay few and are all that comes: no join may put out more for them, no stage
+        computes much or puts out many columns, and no other producer has left rows with one. Once all are opened."""
         pipe: Pipe | None = self
         while pipe is not None:
             if pipe.is_shared:

@@ -65,6 +65,11 @@ class JoinProbe:
             case _:
                 assert_never(self.layout.emission)
 
+    @property
+    def puts_out_no_more(self) -> bool:
+        """Whether it puts out at most one row for each that it is given, and none at the end."""
+        return self.side.matched is None and isinstance(self.side.index, UniqueIndex | Members)
+
     def finish(self) -> Iterator[Batch] | None:
         """The rows of the build side that are due at the end; then the build side is gone."""
         if self.side.matched is not None:

@@ -24,6 +24,7 @@ from pystachio.operators.scans.hot_run import put_out
 from pystachio.operators.scans.pace import Pace
 from pystachio.operators.scans.rows import Piece, RowReader, ScanRows
 from pystachio.operators.scans.units import ScanUnits, Unit
+from pystachio.runtime.streams import CpuStream
 
 ROWS = 200_000
 
@@ -214,6 +215,48 @@ def test_as_many_jobs_as_rows_are_worth(
     assert out.small == [small] * jobs
     assert sum(out.rows) == length
     assert sorted(out.last) == [False] * (jobs - 1) + [True], "told once"
+
+
+@pytest.mark.parametrize(
+    ("keys", "condition", "works_on_the_loop"),
+    [
+        ([3, 7, 8], "join d on t.v = d.k", True),
+        ([3, 7, 8], "left join d on t.v = d.k", True),
+        ([3, 7, 7], "join d on t.v = d.k", False),
+        ([3, 7, 7], "where v in (select k from d)", True),
+        ([3, 7, 8], "full join d on t.v = d.k", False),
+        ([3, 7, 8], "join d on t.v < d.k", False),
+    ],
+)
+def test_brief_scans_through_joins_that_put_out_no_more_need_no_worker(
+    folder: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    keys: list[int],
+    condition: str,
+    works_on_the_loop: bool,
+) -> None:
+    monkeypatch.setattr(Pace, "is_brief", lambda self, rows: True)
+    ran: list[str] = []
+    run = CpuStream.run
+
+    async def recorded(self: CpuStream, function: Any, *given: Any, **named: Any) -> Any:
+        ran.append(function.__name__)
+        return await run(self, function, *given, **named)
+
+    pq.write_table(pa.table({"k": pa.array(keys, pa.int64()), "x": range(3)}), tmp_path / "d.parquet")
+    statement = f"select count(*) n, sum(v) s from t {condition}"
+    with pystachio.connect(threads=2, chunk_cache_dir=str(tmp_path)) as session, duckdb.connect() as database:
+        for name, path in (("t", folder / "0.parquet"), ("d", tmp_path / "d.parquet")):
+            session.register(name, path)
+            database.register(name, pq.read_table(path))
+        expected = database.sql(statement).fetchall()
+        for _ in range(4):
+            found = [tuple(row.values()) for row in session.sql(statement).to_arrow().to_pylist()]
+            assert [(n, int(total)) for n, total in found] == [(n, int(total)) for n, total in expected]
+        monkeypatch.setattr(CpuStream, "run", recorded)
+        session.sql(statement).to_arrow()
+    assert ("_pull" not in ran) is works_on_the_loop
 
 
 def test_waiting_is_not_taken_for_work(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
