@@ -8,7 +8,7 @@ from typing import Final
 import pyarrow as pa
 
 from pystachio.operators.batch import Batch, column_nbytes
-from pystachio.operators.column import Column, Dictionary, DictionaryColumn
+from pystachio.operators.column import BytesColumn, Column, Dictionary, DictionaryColumn, ViewColumn
 from pystachio.operators.expressions import Call, Expression, FieldReference, InList, Literal, ScalarSubquery, children
 from pystachio.operators.functions.operands import is_text
 
@@ -71,6 +71,17 @@ def are_small(columns: Iterable[Column]) -> bool:
         nbytes += column_nbytes(column)
         count += 1
     return nbytes <= _MOST_BYTES and count <= MOST_COLUMNS
+
+
+def are_short(columns: Iterable[Column]) -> bool:
+    """Whether rows of these columns, few of which may be taken, have no long texts among them."""
+    for column in columns:
+        if isinstance(column, DictionaryColumn):
+            if not _is_short(column.dictionary):
+                return False
+        elif isinstance(column, BytesColumn | ViewColumn) and column_nbytes(column) > _MOST_VALUE_BYTES:
+            return False
+    return True
 
 
 def is_light(expressions: Iterable[Expression]) -> bool:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import pyarrow as pa
 import pytest
+import torch
 
 from pystachio.operators.arrow import column_from_arrow
 from pystachio.operators.batch import Batch
 from pystachio.operators.expressions import Call, Expression, FieldReference, IfThen, InList, Literal
-from pystachio.operators.small import MOST_COLUMNS, are_small, is_light, is_small
+from pystachio.operators.kernels.selection import take_late
+from pystachio.operators.small import MOST_COLUMNS, are_short, are_small, is_light, is_small
 
 
 def integers(rows: int, columns: int = 1) -> Batch:
@@ -53,6 +55,15 @@ def test_what_is_done_with_codes_may_be_done_with_all_bytes_of_their_values() ->
 def test_long_texts_are_not_small() -> None:
     assert are_small([column_from_arrow(pa.array(["short"]))])
     assert not are_small([column_from_arrow(pa.array(["x" * 70_000]))])
+
+
+def test_columns_of_which_few_rows_are_not_long() -> None:
+    number, short, long = (column_from_arrow(pa.array(values)) for values in ([1] * 10**6, ["a"], ["x" * 2_000_000]))
+    coded = column_from_arrow(pa.array(["x" * 2_000_000]).dictionary_encode())
+    assert are_short([number, short])
+    assert not are_short([number, long])
+    assert not are_short([coded])
+    assert not are_short([take_late(long, torch.zeros(1, dtype=torch.int64))])
 
 
 NUMBER = FieldReference(0, pa.int64())

@@ -20,6 +20,7 @@ from pystachio.operators.kernels.keys import KeyEncoding
 from pystachio.operators.kernels.pairs import Pairs, all_pairs
 from pystachio.operators.kernels.row_index import Members, RangeIndex, UniqueIndex, contained, find_rows
 from pystachio.operators.kernels.selection import all_null, take, take_batch, take_late, take_or_null
+from pystachio.operators.small import are_short
 
 _PAUSE: Final = Batch((), 0, None)
 """Between slices of candidate pairs that put nothing out."""
@@ -67,8 +68,10 @@ class JoinProbe:
 
     @property
     def puts_out_no_more(self) -> bool:
-        """Whether it puts out at most one row for each that it is given, and none at the end."""
-        return self.side.matched is None and isinstance(self.side.index, UniqueIndex | Members)
+        """Whether it puts out at most one row for each that it is given, without long texts, and none at the end."""
+        side = self.side
+        is_unique = isinstance(side.index, UniqueIndex | Members)
+        return is_unique and side.matched is None and are_short(side.rows.columns)
 
     def finish(self) -> Iterator[Batch] | None:
         """The rows of the build side that are due at the end; then the build side is gone."""

@@ -55,6 +55,8 @@ def session(folder: Path, tmp_path: Path) -> Iterator[pystachio.Session]:
         yield opened
 
 
+LONG = ["a" * 600_000, "b" * 600_001, "c" * 600_002]
+
 STATEMENTS = (
     "select count(*) c, sum(v) s, min(id) i from t where v > 50",
     "select t, count(*) c, sum(v) s from t group by t order by t",
@@ -226,6 +228,7 @@ def test_as_many_jobs_as_rows_are_worth(
         ([3, 7, 7], "where v in (select k from d)", True),
         ([3, 7, 8], "full join d on t.v = d.k", False),
         ([3, 7, 8], "join d on t.v < d.k", False),
+        ([3, 7, 8], "join d on t.v = d.k where length(d.w) > t.id", False),
     ],
 )
 def test_brief_scans_through_joins_that_put_out_no_more_need_no_worker(
@@ -244,7 +247,7 @@ def test_brief_scans_through_joins_that_put_out_no_more_need_no_worker(
         ran.append(function.__name__)
         return await run(self, function, *given, **named)
 
-    pq.write_table(pa.table({"k": pa.array(keys, pa.int64()), "x": range(3)}), tmp_path / "d.parquet")
+    pq.write_table(pa.table({"k": pa.array(keys, pa.int64()), "x": range(3), "w": LONG}), tmp_path / "d.parquet")
     statement = f"select count(*) n, sum(v) s from t {condition}"
     with pystachio.connect(threads=2, chunk_cache_dir=str(tmp_path)) as session, duckdb.connect() as database:
         for name, path in (("t", folder / "0.parquet"), ("d", tmp_path / "d.parquet")):
