@@ -10,11 +10,11 @@ from typing import Any, Final, TypeVar
 
 import torch
 
+from pystachio.operators.aggregation.different_groups import share_no_group
 from pystachio.operators.aggregation.fold import (
     finished,
     finished_together,
     merged,
-    share_no_group,
     without_rows,
     without_values,
 )

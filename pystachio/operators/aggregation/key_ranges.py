@@ -15,7 +15,7 @@ from typing import Any, Final
 import numpy as np
 import torch
 
-from pystachio.operators.aggregation.fold import has_no_group_twice, share_no_group
+from pystachio.operators.aggregation.different_groups import has_no_group_twice, share_no_group
 from pystachio.operators.aggregation.parts import Part
 from pystachio.operators.aggregation.plan import AggregatePlan
 from pystachio.operators.batch import Batch

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 import torch
 
-from pystachio.operators.aggregation import fold, key_ranges
+from pystachio.operators.aggregation import different_groups, key_ranges
 from pystachio.operators.aggregation.key_ranges import KeyRanges
 from pystachio.operators.aggregation.parts import Part
 from pystachio.operators.aggregation.plan import AggregatePlan, plan_aggregate
@@ -114,7 +114,7 @@ def test_what_one_worker_would_merge_alone_is_no_part() -> None:
 
 
 def test_overlapping_batches_without_a_common_key_are_parts_as_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fold, "_FEW_ROWS", 0)
+    monkeypatch.setattr(different_groups, "_FEW_ROWS", 0)
     keys = [[number, 100 + number] for number in range(5)]
     batches = [*map(batch, keys), batch([])]
     parts = ranges().parts(batches)

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 import torch
 
-from pystachio.operators.aggregation.fold import has_no_group_twice, share_no_group
+from pystachio.operators.aggregation.different_groups import has_no_group_twice, share_no_group
 from pystachio.operators.arrow import column_from_arrow, dictionary_from_arrow
 from pystachio.operators.batch import Batch
 from pystachio.operators.column import Column, DictionaryColumn, FixedColumn
@@ -182,7 +182,7 @@ def test_batches_whose_first_keys_are_all_different_share_no_group(
 ) -> None:
     batches = [Batch((key, key), len(key), None) for key in firsts]
     assert not share_no_group(batches, 2), "few rows each are better merged"
-    monkeypatch.setattr("pystachio.operators.aggregation.fold._FEW_ROWS", 0)
+    monkeypatch.setattr("pystachio.operators.aggregation.different_groups._FEW_ROWS", 0)
     assert share_no_group(batches, 2) is known
     assert not share_no_group(batches, 0)
     assert not share_no_group([Batch((numbers(),), 0, None)] * 2, 1)
