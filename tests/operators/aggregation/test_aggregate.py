@@ -16,7 +16,7 @@ import torch
 from pystachio.errors import DataError, ResourceExhausted, Unsupported
 from pystachio.operators import small
 from pystachio.operators.aggregation import aggregate as aggregate_module
-from pystachio.operators.aggregation import key_ranges
+from pystachio.operators.aggregation import fold, key_ranges
 from pystachio.operators.aggregation.aggregate import aggregate
 from pystachio.operators.aggregation.fold import expected_groups
 from pystachio.operators.aggregation.plan import plan_aggregate
@@ -212,6 +212,23 @@ def test_many_groups_pass_through_partial_aggregation(
     calls = [AggregateCall("sum", (1,), pa.int64()), AggregateCall("count", (), pa.int64())]
     got = harness.rows(build(harness, table, (0,), calls, rows=10_000), batch_rows=7000)
     assert sorted(got) == [(k, k + (k + 30_000) + (k + 60_000), 3) for k in range(30_000)]
+
+
+@pytest.mark.parametrize("rows", [20_000, 80_000])
+def test_groups_that_no_two_batches_share_are_not_merged(
+    harness: Any, monkeypatch: pytest.MonkeyPatch, rows: int
+) -> None:
+    """Workers took turns in a table in the order of its key: few rows, and many, whose ranges overlap."""
+
+    def never(*given: Any, **named: Any) -> None:
+        raise AssertionError("merged")
+
+    monkeypatch.setattr(fold, "_grouped", never)
+    keys = [*range(0, rows, 2), *range(1, rows, 2)]
+    source = harness.source(pa.table({"k": keys, "n": [key % 7 for key in keys]}), rows // 2)
+    plan = plan_aggregate(source.schema, (0,), (AggregateCall("count", (), pa.int64()),), ())
+    whole = aggregate_module.Aggregate(source, plan, source.schema)
+    assert sorted(harness.rows(whole)) == [(key, key % 7) for key in range(rows)]
 
 
 def test_an_integer_sum_beyond_int64_is_an_error(harness: Any) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections import Counter
 from typing import Any
 
 import pyarrow as pa
@@ -19,6 +20,7 @@ from pystachio.operators.runtime_filter import RuntimeFilter, filter_of_keys
 from pystachio.operators.scans.hot_rows import HotRows
 from pystachio.operators.scans.pace import Pace
 from pystachio.operators.scans.rows import FilterUse, Piece, RowReader, ScanRows
+from pystachio.runtime.metrics import OperatorMetrics
 from tests.operators.fusion.chains import WORDS, Given, agree, call, codes, dictionary_of, integers, lit, ref, schema_of
 from tests.operators.fusion.test_aggregates import summed
 from tests.operators.fusion.trees import INT, SCHEMA, TEXT, TYPES, Trees, table
@@ -132,6 +134,14 @@ def test_sums_that_have_no_room_for_a_long_turn_are_made_in_shorter_ones(
     monkeypatch.setattr(
         segment.Segment, "run", lambda own, rows: folded.append(sum(each.length for each in rows)) or run(own, rows)
     )
+    counted: Counter[OperatorMetrics] = Counter()
+    add = OperatorMetrics.add_batch
+
+    def recorded(own: OperatorMetrics, **given: Any) -> None:
+        counted[own] += given.get("rows_in", 0)
+        add(own, **given)
+
+    monkeypatch.setattr(OperatorMetrics, "add_batch", recorded)
     units = [FixedColumn(INT, torch.arange(3000), None, (0, 2999)) for _ in range(5)]
     if with_another:
         units.insert(0, FixedColumn(INT, torch.arange(3000).repeat_interleave(2)[::2], None, (0, 2999)))
@@ -144,6 +154,7 @@ def test_sums_that_have_no_room_for_a_long_turn_are_made_in_shorter_ones(
 
     agree(harness, chain)
     assert sum(length for length in folded if length > 1) >= 15_000
+    assert max(counted.values()) == 3000 * len(units), "each row is counted once"
     assert max(folded) <= 7_000
 
 
