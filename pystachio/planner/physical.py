@@ -309,7 +309,14 @@ class _Lowering:
                 return replace(source, operator=_top_n(source.operator, keys, plan.count, plan.offset))
             case _:
                 source = self.lower(plan.input, needed, ())
-                return replace(source, operator=LimitOperator(source.operator, plan.offset, plan.count))
+                operator = source.operator
+                if (
+                    isinstance(operator, SortOperator)
+                    and plan.count is not None
+                    and id(plan.input) not in self._consumers
+                ):
+                    operator = replace(operator, wanted=plan.offset + plan.count)
+                return replace(source, operator=LimitOperator(operator, plan.offset, plan.count))
 
     def _has_keys(self, project: Project, sort: Sort) -> bool:
         """Whether the sort's keys are there before the projection."""

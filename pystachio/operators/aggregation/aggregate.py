@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Coroutine, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Final, TypeVar
+from typing import Final
 
 import torch
 
@@ -36,11 +35,10 @@ from pystachio.operators.expressions import AggregateCall
 from pystachio.operators.kernels.selection import slice_batch
 from pystachio.operators.operator import Operator, Output
 from pystachio.operators.small import MOST_COLUMNS, holds_little, is_small
+from pystachio.operators.together import together
 from pystachio.runtime.channels import Receiver
 from pystachio.runtime.context import Context
 from pystachio.runtime.memory import Reservation
-
-T = TypeVar("T")
 
 _MERGE_ROWS: Final = 1 << 20
 _MERGE_BYTES: Final = 64 << 20
@@ -118,7 +116,7 @@ class Aggregate:
             if self.plan.lists:
                 await self._put_out_folded(ctx, parts, out, reservation)
                 return
-            await _together([self._put_out(ctx, parts, out, reservation) for _ in range(min(_LANES, len(parts)))])
+            await together([self._put_out(ctx, parts, out, reservation) for _ in range(min(_LANES, len(parts)))])
 
     def _is_worth_parts(self, waiting: Sequence[Batch], rows: int, device: torch.device) -> bool:
         """Distinct values are merged twice when they are in parts: few are not worth it."""
@@ -129,7 +127,7 @@ class Aggregate:
     async def _put_out_folded(self, ctx: Context, parts: list[Part], out: Output, reservation: Reservation) -> None:
         """A group's distinct values are in several parts: fold each part's, then merge what that makes of the group."""
         device, direct = ctx.stream.device, ctx.settings.direct_addressing
-        folded = await _together(
+        folded = await together(
             [ctx.stream.run(self._folded_part, part, device, allow_direct=direct) for part in parts]
         )
         parts.clear()
@@ -265,7 +263,7 @@ class Aggregate:
         in_place = await ctx.stream.run(texts_in_place, waiting) if has_texts else frozenset()
         views = IN_PLACE_BYTES * len(in_place) * sum(batch.length for batch in waiting)
         await reservation.resize(reservation.nbytes + sum(batch.nbytes for batch in waiting) + views)
-        pieces = await _together(
+        pieces = await together(
             [ctx.stream.run(split_all, self.plan, some, len(parts), in_place) for some in _portions(waiting)]
         )
         waiting.clear()
@@ -283,7 +281,7 @@ class Aggregate:
         model = max(parts, key=lambda part: part.rows)
         rows, merging, shrinks = model.rows, [model], False
         while merging:
-            wholes = await _together(
+            wholes = await together(
                 [ctx.stream.run(self._merged_part, part, device, allow_direct=direct) for part in merging]
             )
             for part, whole in zip(merging, wholes, strict=True):
@@ -320,15 +318,6 @@ def _portions(batches: Sequence[Batch]) -> Iterator[list[Batch]]:
             portion, rows = [], 0
     if portion:
         yield portion
-
-
-async def _together(work: Sequence[Coroutine[Any, Any, T]]) -> list[T]:
-    """All of it at once; an error of a single one is not wrapped."""
-    if len(work) == 1:
-        return [await work[0]]
-    async with asyncio.TaskGroup() as group:
-        tasks = [group.create_task(one) for one in work]
-    return [task.result() for task in tasks]
 
 
 def _slices(batch: Batch, rows: int) -> Iterator[Batch]:

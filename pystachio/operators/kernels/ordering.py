@@ -20,6 +20,7 @@ from pystachio.operators.column import (
     ViewColumn,
     WideDecimalColumn,
 )
+from pystachio.operators.kernels import radix_sort
 from pystachio.operators.kernels.bounds import bounds_of
 from pystachio.operators.kernels.selection import device_of, plain, take
 from pystachio.operators.kernels.strings import arrow_view, index, to_codes
@@ -66,6 +67,8 @@ def values_by_rank(dictionary: Dictionary, device: torch.device) -> torch.Tensor
 
 def ordered_bits(values: torch.Tensor) -> torch.Tensor:
     """int64 that order as the floats do: -0.0 equals 0.0, NaN is above everything."""
+    if radix_sort.is_available(values.device) and values.dtype in (torch.float32, torch.float64):
+        return radix_sort.ordered_floats(values)
     wide = values.to(torch.float64) + 0.0
     bits = torch.where(torch.isnan(wide), torch.nan, wide).view(torch.int64)
     return bits ^ ((bits >> 63) & (2**63 - 1))
@@ -118,14 +121,20 @@ def sort_order(keys: Sequence[tuple[Column, Direction]], rows: int) -> torch.Ten
     """The positions of the rows (int64) in the order of `keys`, ties in the order they stand."""
     if rows <= _FEW_ROWS and all(device_of(column).type == "cpu" for column, _ in keys):
         return _order_of_few(keys, rows)
-    digits = [digit for column, direction in keys for digit in _digits(column, direction)]
-    words = _packed(digits)
+    words = order_words(keys)
     if not words:
         return torch.arange(rows, device=device_of(keys[0][0]))
+    if radix_sort.is_available(words[0].device):
+        return radix_sort.sorted_rows(words)
     order = torch.sort(words[-1], stable=True).indices
     for word in reversed(words[:-1]):
         order = order.index_select(0, torch.sort(word.index_select(0, order), stable=True).indices)
     return order
+
+
+def order_words(keys: Sequence[tuple[Column, Direction]]) -> list[torch.Tensor]:
+    """int64 [rows] each, the most significant first, that compare like the keys; none where all rows are equal."""
+    return _packed([digit for column, direction in keys for digit in _digits(column, direction)])
 
 
 def _order_of_few(keys: Sequence[tuple[Column, Direction]], rows: int) -> torch.Tensor:

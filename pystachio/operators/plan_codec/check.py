@@ -128,8 +128,9 @@ def _require_operator(operator: Operator, scalars: Sequence[pa.DataType]) -> Non
             require_partial(plan, operator.input.schema)
         case Aggregate(plan=plan):
             require_final(plan, operator.input.schema, operator.schema)
-        case Sort(keys=keys):
+        case Sort(keys=keys, wanted=wanted):
             _require_keys(keys, operator.input.schema)
+            _require_counts(0 if wanted is None else wanted)
         case TopN(keys=keys):
             _require_keys(keys, operator.input.schema)
             _require_counts(operator.count, operator.offset)

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from pystachio.compiled import CompiledLibrary, load_library
 
-INTERFACE_VERSION = 34
+INTERFACE_VERSION = 35
 _NAME = "_native"
 
 FEW_ROWS = 1 << 12
@@ -245,6 +245,7 @@ def _declare_arrays(loaded: ctypes.CDLL) -> None:
         "copy_views": (pointer, number, pointer, pointer),
         "same_views": (pointer, pointer, number, pointer, width),
         "pack_offsets": (pointer, number, pointer, pointer),
+        "order_floats": (pointer, width, number, pointer),
     }
     counting = {
         "view_texts": (pointer, pointer, number, pointer, width, number, pointer),
@@ -263,11 +264,14 @@ def _declare_arrays(loaded: ctypes.CDLL) -> None:
         "coded_rows": (pointer, width, number, pointer, number, pointer, number),
         "pairs": (pointer, pointer, number, pointer, number, number, pointer, pointer, pointer),
         "pack": (pointer, width, number, pointer, ctypes.c_uint64, pointer, number),
+        "sort_split": (pointer, number, pointer, pointer),
     }
     for name, types in (arguments | counting).items():
         function = getattr(loaded, f"pystachio_{name}")
         function.argtypes = types
         function.restype = number if name in counting else width
+    loaded.pystachio_sort_part.argtypes = (pointer, number, pointer, pointer, number, number, pointer)
+    loaded.pystachio_sort_part.restype = None
     loaded.pystachio_read_segments.argtypes = (pointer, number)
     loaded.pystachio_read_segments.restype = None
     loaded.pystachio_common_divisor.argtypes = (pointer, width, number, pointer)
