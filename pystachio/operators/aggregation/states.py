@@ -24,6 +24,7 @@ from pystachio.operators.kernels.host_memory import ones
 from pystachio.operators.kernels.selection import plain, with_validity
 
 _ONE_EACH: Final[Bounds] = (1, 1)
+_ONE_OR_NONE: Final[Bounds] = (0, 1)
 
 
 class StateKind(StrEnum):
@@ -103,7 +104,7 @@ def lift(
             values = values if valid is None else torch.where(valid, values, 0.0)
             zeros = torch.zeros(rows, dtype=torch.float64, device=device)
             return [
-                FixedColumn(pa.int64(), counts, None, (0, 1)),
+                FixedColumn(pa.int64(), counts, None, _ONE_EACH if valid is None else _ONE_OR_NONE),
                 FixedColumn(pa.float64(), values),
                 FixedColumn(pa.float64(), zeros),
             ]
@@ -169,6 +170,16 @@ def _float_sums(column: Column, grouping: Grouping) -> FixedColumn:
 def _merge_moments(columns: Sequence[Column], grouping: Grouping) -> list[Column]:
     """Chan, Golub and LeVeque, "Updating formulae and a pairwise algorithm for computing sample variances" (1979),
     for any number of parts: deviations from the common mean are summed in a second pass, then corrected."""
+    assert isinstance(columns[0], FixedColumn)
+    if columns[0].bounds in (_ONE_EACH, _ONE_OR_NONE):
+        # Single values are off their mean by nothing.
+        counted = None if columns[0].bounds == _ONE_EACH else columns[0].values
+        found = grouping.moments(_values(columns[1]), counted)
+        if found is not None:
+            return [
+                FixedColumn(pa.int64(), found[0].to(torch.int64)),
+                *(FixedColumn(pa.float64(), f) for f in found[1:]),
+            ]
     counts = _values(columns[0]).to(torch.float64)
     means, squares = _values(columns[1]), _values(columns[2])
     total = grouping.sums(counts)

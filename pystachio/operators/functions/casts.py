@@ -21,6 +21,7 @@ from pystachio.operators.functions.types import scale_of
 from pystachio.operators.functions.units import is_number, step_of
 from pystachio.operators.kernels import primitives
 from pystachio.operators.kernels.arithmetic import round_half_away
+from pystachio.operators.kernels.floats import whole_floats
 from pystachio.operators.kernels.selection import all_null, concat, device_of, plain, slice_column
 from pystachio.operators.placement import column_on
 
@@ -95,6 +96,10 @@ def _from_floats(values: FixedColumn, type_: pa.DataType) -> Column:
         return FixedColumn(type_, numbers != 0, valid)
     if not is_number(type_):
         raise Unsupported(f"a cast of {values.type} to {type_}")
+    if pa.types.is_integer(type_) and numbers.device.type == "cpu" and numbers.itemsize >= 4:
+        found = whole_floats(numbers, valid)
+        if found is not None:
+            return exact.checked(FixedColumn(type_, found[0], valid, found[1]), type_, valid)
     wide = numbers.to(torch.float64)
     whole = round_half_away(wide * 10.0**type_.scale) if pa.types.is_decimal(type_) else torch.round(wide)
     # Written so that NaN is outside too.

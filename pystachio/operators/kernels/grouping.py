@@ -14,6 +14,7 @@ import torch
 from pystachio.operators.column import BytesColumn, Column, FixedColumn, ViewColumn
 from pystachio.operators.kernels import direct, hash_table, native, primitives
 from pystachio.operators.kernels.direct import SLOTS_PER_ROW
+from pystachio.operators.kernels.floats import group_moments
 from pystachio.operators.kernels.hash_compiled import MOST_ROWS, MOST_WORDS, number_runs
 from pystachio.operators.kernels.host_memory import as_dtype
 from pystachio.operators.kernels.keys import KeyCodes, group_words
@@ -89,6 +90,17 @@ class Grouping:
             return values.sum().reshape(1)
         total = torch.zeros(self.slots, dtype=values.dtype, device=self.device)
         return self._groups_of(total.scatter_add_(0, self.ids, values))
+
+    def moments(
+        self, values: torch.Tensor, counted: torch.Tensor | None
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor] | None:
+        """float64 [groups] each: how many of the float64 `values` [rows] are `counted` (int8, None: all), their mean,
+        and the sum of their squared deviations; None where only `sums` are there for it."""
+        found = group_moments(values, counted, self.codes, self.slots) if self.device.type == "cpu" else None
+        if found is None:
+            return None
+        counts, means, squares = (self._groups_of(each) for each in found)
+        return counts, means, squares
 
     def extremes(self, values: torch.Tensor, initial: int, *, largest: bool) -> torch.Tensor:
         """The largest or smallest of `initial` and the group's integer values: [groups] in their dtype."""

@@ -22,6 +22,7 @@ from pystachio.operators.column import (
 )
 from pystachio.operators.kernels import radix_sort
 from pystachio.operators.kernels.bounds import bounds_of
+from pystachio.operators.kernels.floats import ordered_floats
 from pystachio.operators.kernels.selection import device_of, plain, take
 from pystachio.operators.kernels.strings import arrow_view, index, to_codes
 from pystachio.operators.placement import table_on
@@ -67,8 +68,9 @@ def values_by_rank(dictionary: Dictionary, device: torch.device) -> torch.Tensor
 
 def ordered_bits(values: torch.Tensor) -> torch.Tensor:
     """int64 that order as the floats do: -0.0 equals 0.0, NaN is above everything."""
-    if radix_sort.is_available(values.device) and values.dtype in (torch.float32, torch.float64):
-        return radix_sort.ordered_floats(values)
+    found = ordered_floats(values) if values.device.type == "cpu" and values.itemsize >= 4 else None
+    if found is not None:
+        return found
     wide = values.to(torch.float64) + 0.0
     bits = torch.where(torch.isnan(wide), torch.nan, wide).view(torch.int64)
     return bits ^ ((bits >> 63) & (2**63 - 1))

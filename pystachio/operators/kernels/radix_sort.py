@@ -89,14 +89,3 @@ def sorted_rows(words: Sequence[torch.Tensor], wanted: int | None = None) -> tor
     for share in split.shares:
         split.sort(share)
     return split.order
-
-
-def ordered_floats(values: torch.Tensor) -> torch.Tensor:
-    """int64 that order as the floats (float32 or float64 [rows]) do: -0.0 equals 0.0, NaN is above everything."""
-    values = values.contiguous()
-    library = native.library(values.shape[0])
-    assert library is not None, "where it is available"
-    words = empty(values.shape[0], torch.int64)
-    status = library.pystachio_order_floats(values.data_ptr(), values.itemsize, values.shape[0], words.data_ptr())
-    assert status == native.Status.OK, "floats of four or eight bytes"
-    return words

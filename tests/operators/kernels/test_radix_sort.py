@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import math
 import random
 
 import numpy as np
 import pytest
 import torch
 
-from pystachio.operators.kernels import native, radix_sort
-from pystachio.operators.kernels.ordering import ordered_bits
+from pystachio.operators.kernels import radix_sort
 
 pytestmark = pytest.mark.usefixtures("instructions")
 
@@ -73,14 +71,3 @@ def test_shares_are_alike() -> None:
     split = radix_sort.SplitRows([words], shares=4)
     assert len(split.shares) == 4
     assert split.nbytes >= 100_000 * (16 + 16 + 8)
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_floats(dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
-    strange = [0.0, -0.0, math.inf, -math.inf, math.nan, -math.nan, 1e-45, -1e-45, 3.5, -3.5]
-    values = torch.cat((torch.tensor(strange * 600, dtype=dtype), torch.randn(1001, dtype=dtype)))
-    found = radix_sort.ordered_floats(values)
-    monkeypatch.setattr(native, "library", lambda *_: None)
-    assert torch.equal(found, ordered_bits(values))
-    assert found[0] == found[1]
-    assert found[4] == found[5] == found.max()

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from pystachio.compiled import CompiledLibrary, load_library
 
-INTERFACE_VERSION = 35
+INTERFACE_VERSION = 36
 _NAME = "_native"
 
 FEW_ROWS = 1 << 12
@@ -246,6 +246,8 @@ def _declare_arrays(loaded: ctypes.CDLL) -> None:
         "same_views": (pointer, pointer, number, pointer, width),
         "pack_offsets": (pointer, number, pointer, pointer),
         "order_floats": (pointer, width, number, pointer),
+        "whole_floats": (pointer, width, pointer, number, pointer, pointer),
+        "group_moments": (pointer, pointer, pointer, width, number, number, *(pointer,) * 3),
     }
     counting = {
         "view_texts": (pointer, pointer, number, pointer, width, number, pointer),

@@ -1,0 +1,128 @@
+/* See kernels/host.py. */
+#include "floats.h"
+
+#include <math.h>
+#include <stdbool.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "clones.h"
+
+#define DEFINE_WHOLE_FLOATS(NAME, FLOAT)                                                                               \
+    PS_CLONES static bool NAME(const FLOAT *restrict values, const uint8_t *restrict valid, int64_t rows,              \
+                               int64_t *restrict integers, double *lowest, double *highest) {                          \
+        bool outside = false;                                                                                          \
+        double low = 0x1p63, high = -0x1p63;                                                                           \
+        for (int64_t i = 0; i < rows; i++) {                                                                           \
+            bool counts = !valid || valid[i];                                                                          \
+            double whole = nearbyint((double)values[i]);                                                               \
+            /* Written so that NaN is outside too. */                                                                  \
+            bool inside = whole < 0x1p63 && whole > -0x1p63;                                                           \
+            outside |= counts & !inside;                                                                               \
+            whole = counts & inside ? whole : 0.0;                                                                     \
+            low = counts && whole < low ? whole : low;                                                                 \
+            high = counts && whole > high ? whole : high;                                                              \
+            integers[i] = (int64_t)whole;                                                                              \
+        }                                                                                                              \
+        *lowest = low;                                                                                                 \
+        *highest = high;                                                                                               \
+        return !outside;                                                                                               \
+    }
+
+DEFINE_WHOLE_FLOATS(whole_floats_4, float)
+DEFINE_WHOLE_FLOATS(whole_floats_8, double)
+
+int32_t pystachio_whole_floats(const void *values, int32_t width, const uint8_t *valid, int64_t rows, int64_t *integers,
+                               int64_t *range) {
+    double low, high;
+    bool fits;
+    if (width == 4) {
+        fits = whole_floats_4(values, valid, rows, integers, &low, &high);
+    } else if (width == 8) {
+        fits = whole_floats_8(values, valid, rows, integers, &low, &high);
+    } else {
+        return PS_NOT_HANDLED;
+    }
+    if (!fits) return PS_NOT_HANDLED;
+    range[0] = low <= high ? (int64_t)low : 0;
+    range[1] = low <= high ? (int64_t)high : 0;
+    return PS_OK;
+}
+
+/* Rows that follow each other go to different sums of their slot: they need not wait for each other. */
+enum { LANES = 4, MOST_FEW = 2048 };
+
+typedef struct {
+    double sum;
+    double other;
+} ps_sums;
+
+PS_INLINE ps_sums added_up(const ps_sums *lane, int64_t lanes) {
+    ps_sums all = lane[0];
+    for (int64_t i = 1; i < lanes; i++) {
+        all.sum += lane[i].sum;
+        all.other += lane[i].other;
+    }
+    return all;
+}
+
+/* CODE is that of row i. */
+#define SUM_MOMENTS(CODE)                                                                                              \
+    for (int64_t i = 0; i < rows; i++) {                                                                               \
+        ps_sums *here = sums + (int64_t)(CODE) * lanes + (i & (lanes - 1));                                            \
+        double value = values[i];                                                                                      \
+        bool counts_here = !counted || counted[i];                                                                     \
+        if (is_first) {                                                                                                \
+            here->sum += counts_here ? value : 0.0;                                                                    \
+            here->other += counts_here;                                                                                \
+        } else {                                                                                                       \
+            double off = counts_here ? value - means[(int64_t)(CODE)] : 0.0;                                           \
+            here->sum += off;                                                                                          \
+            here->other += off * off;                                                                                  \
+        }                                                                                                              \
+    }
+
+static bool sum_moments(const double *restrict values, const int8_t *restrict counted, const void *codes, int32_t width,
+                        int64_t rows, int64_t lanes, ps_sums *restrict sums, const double *restrict means,
+                        bool is_first) {
+    if (!codes) {
+        SUM_MOMENTS(0)
+    } else if (width == 1) {
+        SUM_MOMENTS(((const uint8_t *)codes)[i])
+    } else if (width == 2) {
+        SUM_MOMENTS(((const uint16_t *)codes)[i])
+    } else if (width == 4) {
+        SUM_MOMENTS(((const int32_t *)codes)[i])
+    } else if (width == 8) {
+        SUM_MOMENTS(((const int64_t *)codes)[i])
+    } else {
+        return false;
+    }
+    return true;
+}
+
+int32_t pystachio_group_moments(const double *values, const int8_t *counted, const void *codes, int32_t width,
+                                int64_t rows, int64_t slots, double *counts, double *means, double *squares) {
+    ps_sums few[MOST_FEW];
+    int64_t lanes = slots * LANES <= MOST_FEW ? LANES : 1;
+    size_t length = (size_t)(slots * lanes), nbytes = length * sizeof *few;
+    ps_sums *sums = length <= MOST_FEW ? few : malloc(nbytes);
+    if (!sums) return PS_NO_MEMORY;
+    memset(sums, 0, nbytes);
+    bool is_done = sum_moments(values, counted, codes, width, rows, lanes, sums, means, true);
+    for (int64_t slot = 0; is_done && slot < slots; slot++) {
+        ps_sums all = added_up(sums + slot * lanes, lanes);
+        counts[slot] = all.other;
+        means[slot] = all.sum / (all.other > 0.0 ? all.other : 1.0);
+    }
+    if (is_done) memset(sums, 0, nbytes);
+    is_done = is_done && sum_moments(values, counted, codes, width, rows, lanes, sums, means, false);
+    for (int64_t slot = 0; is_done && slot < slots; slot++) {
+        ps_sums off = added_up(sums + slot * lanes, lanes);
+        double divisor = counts[slot] > 0.0 ? counts[slot] : 1.0;
+        squares[slot] = off.other - off.sum * off.sum / divisor;
+        means[slot] += off.sum / divisor;
+    }
+    if (sums != few) free(sums);
+    return is_done ? PS_OK : PS_NOT_HANDLED;
+}

@@ -1,0 +1,18 @@
+/* Floats to whole numbers, and what variances are made of; see kernels/host.py. */
+#ifndef PYSTACHIO_FLOATS_H
+#define PYSTACHIO_FLOATS_H
+
+#include "decode.h"
+
+/* The integers that are nearest to floats of `width` bytes, halves to even, to `integers`, and to range[0] and range[1]
+ * the lowest and the highest. Rows that are not `valid` (null: all are) are 0 and do not count. PS_NOT_HANDLED where a
+ * valid one does not fit: `integers` are worth nothing then. */
+PS_EXPORT int32_t pystachio_whole_floats(const void *values, int32_t width, const uint8_t *valid, int64_t rows,
+                                         int64_t *integers, int64_t *range);
+
+/* Of the rows of each code (of `width` bytes, in [0, slots); null: all have 0) that are `counted` (null: all): how many
+ * there are, their mean, and the sum of the squares of what they are off it (all [slots]). A ps_status. */
+PS_EXPORT int32_t pystachio_group_moments(const double *values, const int8_t *counted, const void *codes, int32_t width,
+                                          int64_t rows, int64_t slots, double *counts, double *means, double *squares);
+
+#endif
