@@ -6,7 +6,15 @@ from typing import Final
 
 import torch
 
-from pystachio.operators.column import Bounds, Column, DictionaryColumn, FixedColumn, WideDecimalColumn
+from pystachio.operators.column import (
+    Bounds,
+    BytesColumn,
+    Column,
+    DictionaryColumn,
+    FixedColumn,
+    ViewColumn,
+    WideDecimalColumn,
+)
 from pystachio.operators.kernels.grouping import Grouping
 from pystachio.operators.kernels.ordering import floats_of_bits, is_text, ordered_bits, text_ranks, values_by_rank
 from pystachio.operators.kernels.selection import all_null, plain, take_or_null
@@ -53,6 +61,11 @@ def _extreme_integers(
 
 
 def _extreme_text(column: Column, grouping: Grouping, validity: torch.Tensor | None, largest: bool) -> Column:
+    if isinstance(column, BytesColumn | ViewColumn):
+        rows = grouping.extreme_texts(column, largest=largest)
+        if rows is not None:
+            # In memory of their own: what they were found in is not kept for them.
+            return plain(take_or_null(column, rows))
     places, dictionary, valid = text_ranks(column)
     if len(dictionary) == 0:
         return all_null(column.type, grouping.groups, grouping.device)

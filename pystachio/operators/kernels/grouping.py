@@ -21,7 +21,7 @@ from pystachio.operators.kernels.keys import KeyCodes, group_words
 from pystachio.operators.kernels.numbering import Numbering
 from pystachio.operators.kernels.parts import mix_hashes
 from pystachio.operators.kernels.selection import slice_column
-from pystachio.operators.kernels.texts import hash_texts
+from pystachio.operators.kernels.texts import extreme_rows, hash_texts
 from pystachio.operators.kernels.views import texts_equal
 
 _SAMPLE_ROWS: Final = 2048
@@ -101,6 +101,12 @@ class Grouping:
             return None
         counts, means, squares = (self._groups_of(each) for each in found)
         return counts, means, squares
+
+    def extreme_texts(self, column: BytesColumn | ViewColumn, *, largest: bool) -> torch.Tensor | None:
+        """int64 [groups]: the row with the smallest or largest text, -1 where all are NULL; None where it takes codes
+        of the texts to say."""
+        found = extreme_rows(column, self.codes, self.slots, largest=largest) if self.device.type == "cpu" else None
+        return None if found is None else self._groups_of(found)
 
     def extremes(self, values: torch.Tensor, initial: int, *, largest: bool) -> torch.Tensor:
         """The largest or smallest of `initial` and the group's integer values: [groups] in their dtype."""

@@ -130,3 +130,25 @@ def _take_anywhere(column: BytesColumn, indices: torch.Tensor) -> BytesColumn:
     shifts = torch.repeat_interleave(starts - offsets[:-1], lengths)
     positions = torch.arange(shifts.shape[0], device=indices.device) + shifts
     return BytesColumn(column.type, offsets, column.data.index_select(0, positions))
+
+
+def extreme_rows(
+    column: BytesColumn | ViewColumn, codes: torch.Tensor | None, slots: int, *, largest: bool
+) -> torch.Tensor | None:
+    """int64 [slots], on a CPU: of each of the integer `codes` in [0, slots) (None: all rows have 0) the first row with
+    the smallest or largest text by its bytes, NULLs left out; -1 where there is none. None without the library."""
+    library = native.library(len(column))
+    if library is None:
+        return None
+    offsets = data = views = None
+    if isinstance(column, ViewColumn):
+        views = column.views.contiguous()
+    else:
+        offsets, data = column.offsets.contiguous(), column.data.contiguous()
+    valid = None if column.validity is None else column.validity.contiguous()
+    codes = None if codes is None else codes.contiguous()
+    best = empty(slots, torch.int64)
+    places = (None if each is None else each.data_ptr() for each in (offsets, data, views, valid, codes))
+    width = 0 if codes is None else codes.itemsize
+    status = library.pystachio_text_extremes(*places, width, len(column), slots, largest, best.data_ptr())
+    return best if status == native.Status.OK else None

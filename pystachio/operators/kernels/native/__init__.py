@@ -14,7 +14,7 @@ from pathlib import Path
 
 from pystachio.compiled import CompiledLibrary, load_library
 
-INTERFACE_VERSION = 36
+INTERFACE_VERSION = 37
 _NAME = "_native"
 
 FEW_ROWS = 1 << 12
@@ -245,6 +245,7 @@ def _declare_arrays(loaded: ctypes.CDLL) -> None:
         "copy_views": (pointer, number, pointer, pointer),
         "same_views": (pointer, pointer, number, pointer, width),
         "pack_offsets": (pointer, number, pointer, pointer),
+        "text_extremes": (*(pointer,) * 5, width, number, number, width, pointer),
         "order_floats": (pointer, width, number, pointer),
         "whole_floats": (pointer, width, pointer, number, pointer, pointer),
         "group_moments": (pointer, pointer, pointer, width, number, number, *(pointer,) * 3),
