@@ -7,7 +7,7 @@ from typing import Final
 
 import pyarrow as pa
 
-from pystachio.errors import InvalidRequest
+from pystachio.errors import InvalidRequest, Unsupported
 from pystachio.operators.expressions import Call, Cast, Expression, IfThen, Literal
 from pystachio.operators.functions.registry import lookup
 from pystachio.operators.functions.types import common_type
@@ -34,6 +34,8 @@ _ARITY: Final = {
     "regexp_replace": (3, 4),
     "date_part": (2, 2),
 }
+
+_NANOSECONDS_PER: Final = {"ns": 1, "us": 10**3, "ms": 10**6, "s": 10**9, "day": 86_400 * 10**9}
 
 
 def _words(text: str) -> frozenset[str]:
@@ -84,8 +86,9 @@ def call(
     derived = _derived(name, function.result_type, arguments)
     if declared is not None and _family(declared) != _family(derived):
         raise InvalidRequest(f"the function {name} of these arguments is {derived}, not {declared}")
-    if declared is None or (canonical in _CHOICES and pa.types.is_floating(derived)):
-        declared = derived  # a float among decimals stays one, whatever the plan says (`substrait.read_plan`)
+    if declared is None or (canonical in _CHOICES and pa.types.is_floating(derived)) or pa.types.is_duration(derived):
+        # A float among decimals stays one, whatever the plan says (`substrait.read_plan`), as a duration does.
+        declared = derived
     result: Expression = Call(canonical, arguments, declared)
     return Call("not", (result,), pa.bool_()) if negated else result
 
@@ -98,6 +101,7 @@ def comparable(function: str, left: Expression, right: Expression) -> Expression
 
 def typed_alike(expressions: Sequence[Expression]) -> list[Expression]:
     """The expressions, cast to a common type unless they are of one kind; InvalidRequest when there is none."""
+    expressions = _spans_alike(expressions)
     kinds = {_kind(expression.type) for expression in expressions if not _is_null(expression)}
     if len(kinds) <= 1:
         known = next((expression.type for expression in expressions if not _is_null(expression)), expressions[0].type)
@@ -116,6 +120,8 @@ def cast(expression: Expression, type_: pa.DataType) -> Expression:
 def _cast_all(expressions: Sequence[Expression]) -> list[Expression]:
     types = [expression.type for expression in expressions if not _is_null(expression)]
     kinds = {_kind(type_) for type_ in types}
+    if any(map(pa.types.is_duration, types)) and any(map(pa.types.is_interval, types)):
+        raise Unsupported("a duration beside an interval of months", hint="say it in days, hours, minutes or seconds")
     if not (kinds <= {"integer", "decimal", "float"} or kinds <= {"date", "timestamp"}):
         raise InvalidRequest(f"values of types that do not go together: {', '.join(sorted({str(t) for t in types}))}")
     target = common_type(types)
@@ -125,6 +131,33 @@ def _cast_all(expressions: Sequence[Expression]) -> list[Expression]:
 def _same_width(expressions: Sequence[Expression]) -> bool:
     """Values of one kind may differ in width under a comparison, but not where one of them is the result."""
     return len({expression.type for expression in expressions}) == 1
+
+
+def _spans_alike(expressions: Sequence[Expression]) -> Sequence[Expression]:
+    """Intervals beside durations as durations, unless there are months in them: of these nobody says how long they
+    are."""
+    unit = next((e.type for e in expressions if pa.types.is_duration(e.type)), None)
+    spans = [_nanoseconds(expression) for expression in expressions if pa.types.is_interval(expression.type)]
+    if unit is None or not spans or None in spans:
+        return expressions
+    steps = _NANOSECONDS_PER[unit.unit]
+    if any(span % steps for span in spans if span is not None):
+        unit, steps = pa.duration("ns"), 1
+    return [
+        Literal((_nanoseconds(expression) or 0) // steps, unit)
+        if pa.types.is_interval(expression.type)
+        else cast(expression, unit)
+        for expression in expressions
+    ]
+
+
+def _nanoseconds(interval: Expression) -> int | None:
+    """How long a constant interval without months is."""
+    match interval:
+        case Literal(value=(0, days, nanoseconds)):
+            return int(days * _NANOSECONDS_PER["day"] + nanoseconds)
+        case _:
+            return None
 
 
 def _is_null(expression: Expression) -> bool:

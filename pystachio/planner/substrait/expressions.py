@@ -179,6 +179,9 @@ def _cast(message: algebra_pb2.Expression.Cast, scope: Scope, depth: int) -> Exp
     null_on_failure = message.failure_behavior == _Message.Cast.FAILURE_BEHAVIOR_RETURN_NULL
     if isinstance(operand, Literal) and operand.value is None:
         return Literal(None, target)
+    if pa.types.is_interval(target) and pa.types.is_duration(operand.type):
+        # It is an interval without months already, and one that can be compared.
+        return operand
     written = scope.reading.written_decimals
     if written is not None and pa.types.is_floating(operand.type) and pa.types.is_decimal(target):
         return Cast(operand, target, null_on_failure) if target in written else operand
