@@ -25,6 +25,19 @@ STATEMENTS = {
     "any order": "select r, sum(v) as s, count(*) as n, min(v), max(v) from ordered group by r",
     "any order, joined": "select o.r, count(*) from ordered o join tail t on o.r = t.k group by o.r",
     "any order, outer": "select k, count(w) from tail left join (select r, v as w from ordered) on r = k group by k",
+    "any order, distinct twice": (
+        "select r, count(distinct v) as d, count(distinct m) as e, sum(v) from ordered group by r"
+    ),
+    "few, distinct of many": (
+        "select l, count(distinct r) as d, count(distinct m) as e, count(distinct n) from ordered group by l"
+    ),
+    "all, distinct of many": (
+        "select count(distinct r) as d, count(distinct v) as e, sum(distinct m) as f, count(n) from ordered"
+    ),
+    "sets, distinct of many": (
+        "select l, v, count(distinct r) as d, count(distinct n) filter (where m > 9000) as e "
+        "from ordered group by grouping sets ((l, v), (v), ())"
+    ),
     "nearly in order": "select m, sum(v), count(*) from ordered group by m",
     "widths": "select k, sum(v) from (from head union all from middle union all from tail) group by k",
     "the same twice": "select k, sum(v) from (select k, v from ordered union all select k, v from ordered) group by k",

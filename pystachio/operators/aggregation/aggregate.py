@@ -196,9 +196,9 @@ class Aggregate:
     def _merged_part(self, part: Part, device: torch.device, *, allow_direct: bool) -> Batch:
         """Each group once. The part's batches are given up."""
         batches, runs = part.take()
-        return (
-            batches[0] if part.is_merged else merged(self.plan, batches, device, allow_direct=allow_direct, runs=runs)
-        )
+        if part.is_merged:
+            return batches[0]
+        return merged(self.plan, batches, device, allow_direct=allow_direct, runs=runs, tag=part.tag)
 
     def _finished_part(self, part: Part, device: torch.device, *, allow_direct: bool) -> Batch:
         whole = self._merged_part(part, device, allow_direct=allow_direct)

@@ -156,14 +156,16 @@ def merged(
     *,
     allow_direct: bool,
     runs: np.ndarray | None = None,
+    tag: int | None = None,
 ) -> Batch:
-    """One partial batch with each group once. `runs` of the rows, one batch after the other: see `group_rows`."""
+    """One partial batch with each group once. `runs` of the rows, one batch after the other: see `group_rows`. `tag` is
+    that of all rows, if that is known: they do not differ in the values of other lists then."""
     width = plan.group_width
     if len(batches) == 1 and has_no_group_twice(batches[0].columns[:width], batches[0].length):
         return settled_batch(batches[0])
     whole = concat_batches(batches)
     states = list(whole.columns[width:])
-    groups = _grouped(plan, list(whole.columns[:width]), states, whole, device, allow_direct, runs)
+    groups = _grouped(plan, list(whole.columns[:width]), states, whole, device, allow_direct, runs, tag)
     return settled_batch(groups)
 
 
@@ -315,9 +317,14 @@ def _grouped(
     device: torch.device,
     allow_direct: bool,
     runs: np.ndarray | None = None,
+    tag: int | None = None,
 ) -> Batch:
     counted = any(state.kind is StateKind.COUNT for state in plan.states)
-    grouping = group_rows(keys, rows.length, device, allow_direct=allow_direct, runs=runs, counted=counted)
+    differing = keys
+    if tag is not None and rows.length:
+        # Rows that differ in nothing are one group; without rows there is none.
+        differing = [keys[position] for position in plan.group_positions(tag)]
+    grouping = group_rows(differing, rows.length, device, allow_direct=allow_direct, runs=runs, counted=counted)
     columns = keys if grouping.is_trivial else [take(key, grouping.representatives) for key in keys]
     for state, parts in zip(plan.states, _state_columns(plan, states), strict=True):
         columns = columns + merge(state, parts, grouping)

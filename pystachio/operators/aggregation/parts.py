@@ -52,10 +52,12 @@ IN_PLACE_BYTES: Final = 24
 
 @dataclass(slots=True, eq=False)
 class Part:
-    """Partial batches that share no group with other parts. `is_merged`: there is one, with each group once."""
+    """Partial batches that share no group with other parts. `is_merged`: there is one, with each group once. `tag` is
+    that of all rows, if that is known."""
 
     batches: list[Batch]
     is_merged: bool = False
+    tag: int | None = None
     runs: list[np.ndarray] = field(default_factory=list)
     """Where the runs of each batch begin and end, as long as all are as they were split: rows of different runs are of
     different groups, and tables of a run stay in the innermost caches."""
@@ -102,8 +104,8 @@ def _share(column: Column) -> int:
 def no_parts(plan: AggregatePlan, rows: int) -> list[Part]:
     """As many as pay for about so many rows: a power of two for each tag."""
     bits = _FEWEST_PART_BITS if rows <= _FEWEST_ROWS else _FEW_PART_BITS if rows <= FEW_ROWS else _PART_BITS
-    parts = _tags(plan) << bits
-    return [Part([]) for _ in range(parts)]
+    tags = _tags(plan)
+    return [Part([], tag=part >> bits if tags > 1 else None) for part in range(tags << bits)]
 
 
 def _tags(plan: AggregatePlan) -> int:

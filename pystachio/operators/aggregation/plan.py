@@ -75,6 +75,14 @@ class AggregatePlan:
         """The leading columns of a partial batch that group its states."""
         return self.key_width + self.tagged + sum(len(listed.arguments) for listed in self.lists)
 
+    def group_positions(self, tag: int) -> tuple[int, ...]:
+        """Those of them in which rows of the tag differ, where there are tags."""
+        starts = [self.key_width + 1]
+        for listed in self.lists:
+            starts.append(starts[-1] + len(listed.arguments))
+        own = range(starts[tag - 1], starts[tag]) if tag else ()
+        return (*range(self.key_width), *own)
+
 
 def plan_aggregate(
     input_schema: Schema,
