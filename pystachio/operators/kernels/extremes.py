@@ -32,7 +32,9 @@ def extreme(column: Column, grouping: Grouping, *, largest: bool) -> Column:
         case WideDecimalColumn():
             return _extreme_limbs(column, grouping, validity, largest)
         case FixedColumn(type=type_, values=values) if values.dtype.is_floating_point:
-            best = _extreme_integers(ordered_bits(values), column.validity, grouping, largest)
+            best = grouping.extreme_floats(values, column.validity, largest=largest)
+            if best is None:
+                best = _extreme_integers(ordered_bits(values), column.validity, grouping, largest)
             return FixedColumn(type_, _where_valid(floats_of_bits(best).to(values.dtype), validity), validity)
         case FixedColumn(type=type_, values=values, bounds=bounds):
             whole = values.view(torch.int8) if values.dtype == torch.bool else values

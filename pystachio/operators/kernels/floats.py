@@ -65,3 +65,30 @@ def whole_floats(values: torch.Tensor, valid: torch.Tensor | None) -> tuple[torc
         range_.ctypes.data,
     )
     return (integers, (int(range_[0]), int(range_[1]))) if status == native.Status.OK else None
+
+
+def extreme_floats(
+    values: torch.Tensor, valid: torch.Tensor | None, codes: torch.Tensor | None, slots: int, *, largest: bool
+) -> torch.Tensor | None:
+    """int64 [slots]: the lowest or highest of the `ordered_floats` of each of the integer `codes` in [0, slots) (None:
+    all rows have 0), of the rows that are `valid` (None: all are); anything where there is none. None without the
+    library."""
+    library = native.library(len(values))
+    if library is None or values.itemsize < 4:
+        return None
+    values, best = values.contiguous(), empty(slots, torch.int64)
+    valid = None if valid is None else valid.contiguous()
+    codes = None if codes is None else codes.contiguous()
+    status = library.pystachio_float_extremes(
+        values.data_ptr(),
+        values.itemsize,
+        None if valid is None else valid.data_ptr(),
+        None if codes is None else codes.data_ptr(),
+        0 if codes is None else codes.itemsize,
+        len(values),
+        slots,
+        largest,
+        best.data_ptr(),
+    )
+    assert status == native.Status.OK, "widths of floats and integers"
+    return best

@@ -14,7 +14,7 @@ import torch
 from pystachio.operators.column import BytesColumn, Column, FixedColumn, ViewColumn
 from pystachio.operators.kernels import direct, hash_table, native, primitives
 from pystachio.operators.kernels.direct import SLOTS_PER_ROW
-from pystachio.operators.kernels.floats import group_moments
+from pystachio.operators.kernels.floats import extreme_floats, group_moments
 from pystachio.operators.kernels.hash_compiled import MOST_ROWS, MOST_WORDS, number_runs
 from pystachio.operators.kernels.host_memory import as_dtype
 from pystachio.operators.kernels.keys import KeyCodes, group_words
@@ -101,6 +101,14 @@ class Grouping:
             return None
         counts, means, squares = (self._groups_of(each) for each in found)
         return counts, means, squares
+
+    def extreme_floats(self, values: torch.Tensor, valid: torch.Tensor | None, *, largest: bool) -> torch.Tensor | None:
+        """int64 [groups]: the `ordered_bits` of the lowest or highest valid float, anything where there is none; None
+        where only `extremes` are there for it."""
+        if self.device.type != "cpu":
+            return None
+        found = extreme_floats(values, valid, self.codes, self.slots, largest=largest)
+        return None if found is None else self._groups_of(found)
 
     def extreme_texts(self, column: BytesColumn | ViewColumn, *, largest: bool) -> torch.Tensor | None:
         """int64 [groups]: the row with the smallest or largest text, -1 where all are NULL; None where it takes codes

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from pystachio.operators.kernels import native
-from pystachio.operators.kernels.floats import group_moments, ordered_floats, whole_floats
+from pystachio.operators.kernels.floats import extreme_floats, group_moments, ordered_floats, whole_floats
 from pystachio.operators.kernels.ordering import ordered_bits
 
 pytestmark = pytest.mark.usefixtures("instructions")
@@ -77,3 +77,25 @@ def test_moments(code: torch.dtype | None, slots: int) -> None:
                 assert squares == pytest.approx(((here - here.mean()) ** 2).sum(), rel=1e-9, abs=1e-9)
             else:
                 assert squares == 0.0
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("code", [None, torch.int8, torch.int16, torch.int32, torch.int64])
+@pytest.mark.parametrize("largest", [False, True])
+def test_extremes(dtype: torch.dtype, code: torch.dtype | None, largest: bool) -> None:
+    chance = np.random.default_rng(4)
+    rows, slots = 5000, 1 if code is None else 100
+    strange = np.array([0.0, -0.0, math.inf, -math.inf, math.nan, 1.5, -1.5])
+    values = torch.from_numpy(
+        np.where(chance.random(rows) < 0.1, chance.choice(strange, rows), chance.normal(0, 9, rows))
+    )
+    values, codes = values.to(dtype), chance.integers(0, slots, rows)
+    words = ordered_bits(values)
+    for mask in (None, chance.random(rows) < 0.5):
+        valid = None if mask is None else torch.from_numpy(mask)
+        tensor = None if code is None else torch.from_numpy(codes).to(code)
+        found = extreme_floats(values, valid, tensor, slots, largest=largest)
+        assert found is not None
+        for slot in range(slots):
+            here = words.numpy()[(codes == slot) & (True if mask is None else mask)]
+            assert not len(here) or found[slot] == (here.max() if largest else here.min())

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from pystachio.compiled import CompiledLibrary, load_library
 
-INTERFACE_VERSION = 37
+INTERFACE_VERSION = 38
 _NAME = "_native"
 
 FEW_ROWS = 1 << 12
@@ -248,6 +248,7 @@ def _declare_arrays(loaded: ctypes.CDLL) -> None:
         "text_extremes": (*(pointer,) * 5, width, number, number, width, pointer),
         "order_floats": (pointer, width, number, pointer),
         "whole_floats": (pointer, width, pointer, number, pointer, pointer),
+        "float_extremes": (pointer, width, pointer, pointer, width, number, number, width, pointer),
         "group_moments": (pointer, pointer, pointer, width, number, number, *(pointer,) * 3),
     }
     counting = {

@@ -126,3 +126,58 @@ int32_t pystachio_group_moments(const double *values, const int8_t *counted, con
     if (sums != few) free(sums);
     return is_done ? PS_OK : PS_NOT_HANDLED;
 }
+
+/* See sort.c. Inverted for the lowest: only the highest is looked for. */
+PS_INLINE int64_t ordered_word(double value, int64_t inverted) {
+    int64_t bits;
+    value += 0.0;
+    memcpy(&bits, &value, sizeof bits);
+    bits = value != value ? 0x7FF8000000000000 : bits;
+    return bits ^ ((bits >> 63) & INT64_MAX) ^ inverted;
+}
+
+#define DEFINE_EXTREME(NAME, FLOAT)                                                                                    \
+    PS_CLONES static int64_t NAME(const FLOAT *restrict values, const uint8_t *restrict valid, int64_t rows,           \
+                                  int64_t inverted) {                                                                  \
+        int64_t best = INT64_MIN;                                                                                      \
+        for (int64_t i = 0; i < rows; i++) {                                                                           \
+            int64_t word = ordered_word((double)values[i], inverted);                                                  \
+            word = !valid || valid[i] ? word : INT64_MIN;                                                              \
+            best = word > best ? word : best;                                                                          \
+        }                                                                                                              \
+        return best;                                                                                                   \
+    }
+
+DEFINE_EXTREME(extreme_4, float)
+DEFINE_EXTREME(extreme_8, double)
+
+/* CODE is that of row i. */
+#define KEEP_BEST(CODE)                                                                                                \
+    for (int64_t i = 0; i < rows; i++) {                                                                               \
+        double value = width == 4 ? (double)((const float *)values)[i] : ((const double *)values)[i];                  \
+        int64_t word = !valid || valid[i] ? ordered_word(value, inverted) : INT64_MIN;                                 \
+        int64_t *here = best + (CODE);                                                                                 \
+        *here = word > *here ? word : *here;                                                                           \
+    }
+
+int32_t pystachio_float_extremes(const void *values, int32_t width, const uint8_t *valid, const void *codes,
+                                 int32_t code_width, int64_t rows, int64_t slots, int32_t largest, int64_t *best) {
+    int64_t inverted = largest ? 0 : -1;
+    if (width != 4 && width != 8) return PS_NOT_HANDLED;
+    for (int64_t slot = 0; slot < slots; slot++) best[slot] = INT64_MIN;
+    if (!codes) {
+        best[0] = width == 4 ? extreme_4(values, valid, rows, inverted) : extreme_8(values, valid, rows, inverted);
+    } else if (code_width == 1) {
+        KEEP_BEST(((const int8_t *)codes)[i])
+    } else if (code_width == 2) {
+        KEEP_BEST(((const int16_t *)codes)[i])
+    } else if (code_width == 4) {
+        KEEP_BEST(((const int32_t *)codes)[i])
+    } else if (code_width == 8) {
+        KEEP_BEST(((const int64_t *)codes)[i])
+    } else {
+        return PS_NOT_HANDLED;
+    }
+    for (int64_t slot = 0; slot < slots; slot++) best[slot] ^= inverted;
+    return PS_OK;
+}
