@@ -162,9 +162,7 @@ def _counts(column: Column, grouping: Grouping) -> torch.Tensor:
 
 def _float_sums(column: Column, grouping: Grouping) -> FixedColumn:
     values = _values(column).to(torch.float64)
-    if column.validity is not None:
-        values = torch.where(column.validity, values, 0.0)
-    return FixedColumn(pa.float64(), grouping.sums(values), grouping.any_of(column.validity))
+    return FixedColumn(pa.float64(), grouping.sums(values, column.validity), grouping.any_of(column.validity))
 
 
 def _merge_moments(columns: Sequence[Column], grouping: Grouping) -> list[Column]:

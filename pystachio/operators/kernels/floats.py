@@ -47,6 +47,31 @@ def group_moments(
     return None if status == native.Status.NO_MEMORY else (counts, means, squares)
 
 
+def group_float_sums(
+    values: torch.Tensor, counted: torch.Tensor | None, codes: torch.Tensor | None, slots: int
+) -> torch.Tensor | None:
+    """float64 [slots]: the sums of the float `values` by their integer `codes` in [0, slots) (None: all have 0), of the
+    rows that are `counted` (bool, None: all). None without the library."""
+    library = native.library(len(values))
+    if library is None or values.itemsize < 4:
+        return None
+    values, sums = values.contiguous(), empty(slots, torch.float64)
+    counted = None if counted is None else counted.contiguous()
+    codes = None if codes is None else codes.contiguous()
+    status = library.pystachio_group_float_sums(
+        values.data_ptr(),
+        values.itemsize,
+        None if counted is None else counted.data_ptr(),
+        None if codes is None else codes.data_ptr(),
+        0 if codes is None else codes.itemsize,
+        len(values),
+        slots,
+        sums.data_ptr(),
+    )
+    assert status == native.Status.OK, "widths of floats and integers"
+    return sums
+
+
 def whole_floats(values: torch.Tensor, valid: torch.Tensor | None) -> tuple[torch.Tensor, tuple[int, int]] | None:
     """The nearest integers (int64 [rows], halves to even) of floats, and the range of those that are `valid` (None: all
     are); None without the library, or where one of these does not fit."""

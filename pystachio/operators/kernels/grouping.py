@@ -14,7 +14,7 @@ import torch
 from pystachio.operators.column import BytesColumn, Column, FixedColumn, ViewColumn
 from pystachio.operators.kernels import direct, hash_table, native, primitives
 from pystachio.operators.kernels.direct import SLOTS_PER_ROW
-from pystachio.operators.kernels.floats import extreme_floats, group_moments
+from pystachio.operators.kernels.floats import extreme_floats, group_float_sums, group_moments
 from pystachio.operators.kernels.hash_compiled import MOST_ROWS, MOST_WORDS, number_runs
 from pystachio.operators.kernels.host_memory import as_dtype
 from pystachio.operators.kernels.keys import KeyCodes, group_words
@@ -84,6 +84,10 @@ class Grouping:
         width."""
         if not values.dtype.is_floating_point and self.codes is not None:
             return self._groups_of(primitives(self.device).group_sums(values, self.codes, self.slots, kept))
+        if values.dtype.is_floating_point and self.device.type == "cpu":
+            sums = group_float_sums(values, kept, self.codes, self.slots)
+            if sums is not None:
+                return self._groups_of(sums)
         if kept is not None:
             values = torch.where(kept, values, 0)
         if self.ids is None:

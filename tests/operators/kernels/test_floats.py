@@ -9,7 +9,13 @@ import pytest
 import torch
 
 from pystachio.operators.kernels import native
-from pystachio.operators.kernels.floats import extreme_floats, group_moments, ordered_floats, whole_floats
+from pystachio.operators.kernels.floats import (
+    extreme_floats,
+    group_float_sums,
+    group_moments,
+    ordered_floats,
+    whole_floats,
+)
 from pystachio.operators.kernels.ordering import ordered_bits
 
 pytestmark = pytest.mark.usefixtures("instructions")
@@ -99,3 +105,22 @@ def test_extremes(dtype: torch.dtype, code: torch.dtype | None, largest: bool) -
         for slot in range(slots):
             here = words.numpy()[(codes == slot) & (True if mask is None else mask)]
             assert not len(here) or found[slot] == (here.max() if largest else here.min())
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("code", [None, torch.int8, torch.int16, torch.int32, torch.int64])
+@pytest.mark.parametrize("slots", [1, 100, 2000])
+def test_sums(dtype: torch.dtype, code: torch.dtype | None, slots: int) -> None:
+    slots = 1 if code is None else min(slots, 127 if code is torch.int8 else slots)
+    chance = np.random.default_rng(slots)
+    values, codes = torch.from_numpy(chance.normal(0, 1e3, 6007)).to(dtype), chance.integers(0, slots, 6007)
+    for mask in (None, chance.random(6007) < 0.5):
+        counted = None if mask is None else torch.from_numpy(mask)
+        if mask is not None:
+            values[~counted] = math.nan
+        tensor = None if code is None else torch.from_numpy(codes).to(code)
+        found = group_float_sums(values, counted, tensor, slots)
+        assert found is not None
+        kept = np.ones(6007, np.bool_) if mask is None else mask
+        expected = np.bincount(codes[kept], values.double().numpy()[kept], slots)
+        assert found.numpy() == pytest.approx(expected, rel=1e-12, abs=1e-9)

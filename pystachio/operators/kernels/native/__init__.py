@@ -14,7 +14,7 @@ from pathlib import Path
 
 from pystachio.compiled import CompiledLibrary, load_library
 
-INTERFACE_VERSION = 38
+INTERFACE_VERSION = 39
 _NAME = "_native"
 
 FEW_ROWS = 1 << 12
@@ -249,6 +249,7 @@ def _declare_arrays(loaded: ctypes.CDLL) -> None:
         "order_floats": (pointer, width, number, pointer),
         "whole_floats": (pointer, width, pointer, number, pointer, pointer),
         "float_extremes": (pointer, width, pointer, pointer, width, number, number, width, pointer),
+        "group_float_sums": (pointer, width, pointer, pointer, width, number, number, pointer),
         "group_moments": (pointer, pointer, pointer, width, number, number, *(pointer,) * 3),
     }
     counting = {

@@ -127,6 +127,42 @@ int32_t pystachio_group_moments(const double *values, const int8_t *counted, con
     return is_done ? PS_OK : PS_NOT_HANDLED;
 }
 
+/* CODE is that of row i. */
+#define ADD_FLOATS(CODE)                                                                                               \
+    for (int64_t i = 0; i < rows; i++) {                                                                               \
+        double value = width == 4 ? (double)((const float *)values)[i] : ((const double *)values)[i];                  \
+        lane[(int64_t)(CODE) * lanes + (i & (lanes - 1))] += !counted || counted[i] ? value : 0.0;                     \
+    }
+
+int32_t pystachio_group_float_sums(const void *values, int32_t width, const uint8_t *counted, const void *codes,
+                                   int32_t code_width, int64_t rows, int64_t slots, double *sums) {
+    if (width != 4 && width != 8) return PS_NOT_HANDLED;
+    double few[MOST_FEW];
+    bool is_few = slots * LANES <= MOST_FEW;
+    int64_t lanes = is_few ? LANES : 1;
+    double *lane = is_few ? few : sums;
+    memset(lane, 0, (size_t)(slots * lanes) * sizeof *lane);
+    if (!codes) {
+        ADD_FLOATS(0)
+    } else if (code_width == 1) {
+        ADD_FLOATS(((const int8_t *)codes)[i])
+    } else if (code_width == 2) {
+        ADD_FLOATS(((const int16_t *)codes)[i])
+    } else if (code_width == 4) {
+        ADD_FLOATS(((const int32_t *)codes)[i])
+    } else if (code_width == 8) {
+        ADD_FLOATS(((const int64_t *)codes)[i])
+    } else {
+        return PS_NOT_HANDLED;
+    }
+    for (int64_t slot = 0; is_few && slot < slots; slot++) {
+        double sum = 0.0;
+        for (int way = 0; way < LANES; way++) sum += few[slot * LANES + way];
+        sums[slot] = sum;
+    }
+    return PS_OK;
+}
+
 /* See sort.c. Inverted for the lowest: only the highest is looked for. */
 PS_INLINE int64_t ordered_word(double value, int64_t inverted) {
     int64_t bits;

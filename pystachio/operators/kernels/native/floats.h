@@ -15,6 +15,11 @@ PS_EXPORT int32_t pystachio_whole_floats(const void *values, int32_t width, cons
 PS_EXPORT int32_t pystachio_group_moments(const double *values, const int8_t *counted, const void *codes, int32_t width,
                                           int64_t rows, int64_t slots, double *counts, double *means, double *squares);
 
+/* To `sums` [slots] the floats of each code (as above) that are `counted` (null: all). A ps_status. */
+PS_EXPORT int32_t pystachio_group_float_sums(const void *values, int32_t width, const uint8_t *counted,
+                                             const void *codes, int32_t code_width, int64_t rows, int64_t slots,
+                                             double *sums);
+
 /* To `best` [slots] the lowest or highest of the floats of each code (as above) that are `valid` (null: all are), as words
  * that order as floats do (sort.h); the highest or lowest word where there is none. A ps_status. */
 PS_EXPORT int32_t pystachio_float_extremes(const void *values, int32_t width, const uint8_t *valid, const void *codes,
