@@ -48,6 +48,13 @@ def test_whole_floats(dtype: torch.dtype, rows: int) -> None:
         assert found[1] == ((int(expected.min()), int(expected.max())) if len(expected) else (0, 0))
 
 
+def test_halves_are_rounded_to_even() -> None:
+    values = [0.5, 1.5, 2.5, -0.5, -1.5, -2.5, 0.49999999999999994, 4503599627370495.5, -4503599627370497.5, 2.0**62]
+    found = whole_floats(torch.tensor(values * 10, dtype=torch.float64), None)
+    assert found is not None
+    assert found[0].tolist() == [round(value) for value in values] * 10
+
+
 @pytest.mark.parametrize("strange", [math.nan, math.inf, -math.inf, 2.0**63, -(2.0**64)])
 def test_floats_that_do_not_fit(strange: float) -> None:
     values = torch.tensor([1.0, strange, 2.5, 3.5] * 20, dtype=torch.float64)

@@ -1,12 +1,18 @@
 /* See kernels/host.py. */
 #include "floats.h"
 
-#include <math.h>
 #include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "clones.h"
+
+/* The nearest whole number, halves to even. What is as large has no fraction, and what is added leaves none. */
+PS_INLINE double nearest(double value) {
+    double large = value < 0.0 ? -0x1p52 : 0x1p52;
+    double whole = (value + large) - large;
+    return value < 0x1p52 && value > -0x1p52 ? whole : value;
+}
 
 #define DEFINE_WHOLE_FLOATS(NAME, FLOAT)                                                                               \
     PS_CLONES static bool NAME(const FLOAT *restrict values, const uint8_t *restrict valid, int64_t rows,              \
@@ -15,7 +21,7 @@
         double low = 0x1p63, high = -0x1p63;                                                                           \
         for (int64_t i = 0; i < rows; i++) {                                                                           \
             bool counts = !valid || valid[i];                                                                          \
-            double whole = nearbyint((double)values[i]);                                                               \
+            double whole = nearest((double)values[i]);                                                                 \
             /* Written so that NaN is outside too. */                                                                  \
             bool inside = whole < 0x1p63 && whole > -0x1p63;                                                           \
             outside |= counts & !inside;                                                                               \
