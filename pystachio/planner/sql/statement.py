@@ -27,7 +27,7 @@ from pystachio.planner.sql.guard import Admitted, admit
 from pystachio.planner.sql.membership import has_quantifier, refuse_own_column, refuse_repeated_comparison
 from pystachio.planner.sql.names import quoted, spelt_as_known
 from pystachio.planner.sql.patterns import is_misread
-from pystachio.planner.sql.text import tokenize
+from pystachio.planner.sql.text import on_one_line, tokenize
 from pystachio.planner.substrait.types import is_plannable
 
 _T = TypeVar("_T")
@@ -66,6 +66,11 @@ _LONG_TEXT: Final = 1 << 18
 _JOIN: Final = re.compile(
     r"(?:Inner|Left|Right|Full|LeftSemi|RightSemi|LeftAnti|RightAnti|LeftMark|RightMark|Cross) Join:"
 )
+_KNOWN_NODE: Final = re.compile(
+    r"(?:  )*(?:\w+ Join:|Projection:|Filter:|Aggregate:|Sort:|Limit:|Union$|Distinct:|SubqueryAlias:|Subquery:"
+    r"|TableScan:|Values:|EmptyRelation|WindowAggr:|Unnest:|Repartition:|RecursiveQuery:)"
+)
+"""A line of a plan's display that is one."""
 _DECIMAL: Final = re.compile(
     r"\b(?:decimal(?:128)?|numeric|dec)\b(?:\s*\(\s*(?P<precision>\d{1,3})\s*(?:,\s*(?P<scale>\d{1,3})\s*)?\))?",
     re.IGNORECASE,
@@ -138,7 +143,7 @@ class SqlPlanner:
                 refuse_own_column(frame.logical_plan().display_indent())
             plan = frame.optimized_logical_plan()
             substrait = Producer.to_substrait_plan(plan, self._context).encode()
-            null_aware = _null_aware(plan.display_indent(), admitted)
+            null_aware = self._null_aware(plan, admitted, parameters, options)
         except BaseException as error:
             if isinstance(error, PystachioError | KeyboardInterrupt | SystemExit):
                 raise
@@ -150,6 +155,21 @@ class SqlPlanner:
                     return self._plan(sql, replace(admitted, sql=text), parameters)
             raise from_datafusion(error, sql, admitted.sql, tuple(self._tables)) from None
         return PlannedStatement(substrait, null_aware, _written_decimals(admitted.sql), not admitted.is_volatile)
+
+    def _null_aware(
+        self, plan: Any, admitted: Admitted, parameters: Mapping[str, pa.Scalar], options: Any
+    ) -> tuple[bool | None, ...]:
+        if not admitted.has_null_sensitive_in:
+            return ()
+        plain_sql, plain_values = on_one_line(admitted.sql), {k: _on_one_line(v) for k, v in parameters.items()}
+        if plain_sql != admitted.sql or plain_values != parameters:
+            # The display breaks its lines where texts do; another text in their place has the same joins.
+            frame = self._context.sql_with_options(plain_sql, options, param_values=plain_values or None)
+            plan = frame.optimized_logical_plan()
+        display = plan.display_indent()
+        if not all(_KNOWN_NODE.match(line) for line in display.split("\n")):
+            raise Unsupported("a line break in a text or a name of a statement with IN (query)")
+        return _null_aware(display, admitted)
 
     def _spelt(self, sql: str) -> str:
         """The text with the columns of the tables that it names as they are spelt there."""
@@ -235,14 +255,18 @@ def parameter(value: Any) -> pa.Scalar:
             raise no_parameter(value)
 
 
+def _on_one_line(value: pa.Scalar) -> pa.Scalar:
+    text = value.as_py() if pa.types.is_string(value.type) else None
+    return value if text is None else pa.scalar(" ".join(text.splitlines()))
+
+
 def _null_aware(display: str, admitted: Admitted) -> tuple[bool | None, ...]:
     """For each join in the order in which `substrait.read_plan` meets them: whether NULLs make [NOT] IN unknown.
 
     An anti join says so in DataFusion's display. A mark join does not, so it counts as IN when the NULLs of some IN
-    matter and the statement has no EXISTS, and as undecided (None) when it has both.
+    matter, as they do here, and the statement has no EXISTS, and as undecided (None) when it has both.
     """
-    sensitive = admitted.has_null_sensitive_in
-    in_mark: bool | None = None if sensitive and admitted.has_exists else sensitive
+    in_mark = None if admitted.has_exists else True
     flags = [
         in_mark if "Mark Join:" in text[:16] else text.endswith(" null_aware") for text in _joins_in_order(display)
     ]

@@ -95,6 +95,19 @@ def tokenize(sql: str, most: int | None = None) -> list[Token]:
     return tokens
 
 
+def on_one_line(sql: str) -> str:
+    """The text with blanks where strings in quotes break lines."""
+    if "\n" not in sql and "\r" not in sql:
+        return sql
+    parts: list[str] = []
+    end = 0
+    for token in tokenize(sql):
+        if token.kind is Kind.STRING and not token.text.startswith("$"):
+            parts += (sql[end : token.start], re.sub(r"[\r\n]", " ", token.text))
+            end = token.end
+    return "".join((*parts, sql[end:]))
+
+
 def _end_of_comment(sql: str, start: int) -> int:
     """Block comments nest."""
     depth, at = 1, start + 2

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any, Final
 
 import pyarrow as pa
@@ -55,7 +56,8 @@ def read_literal(message: algebra_pb2.Expression.Literal) -> Literal:
     if kind in _SIGNED:
         return _integer(kind, value, message.type_variation_reference)
     if kind in _AS_IS:
-        return Literal(value, _AS_IS[kind])
+        # One NaN for all: it does not equal another, and expressions with it are to equal each other.
+        return Literal(math.nan if value != value else value, _AS_IS[kind])
     match kind:
         case "var_char":
             return Literal(value.value, pa.string())
