@@ -45,7 +45,8 @@ class Sort:
         return self.input.schema
 
     def label(self) -> str:
-        return f"Sort by {described(self.keys, self.schema)}"
+        first = "" if self.wanted is None else f" first {self.wanted}"
+        return f"Sort{first} by {described(self.keys, self.schema)}"
 
     async def run(self, ctx: Context, inputs: tuple[Receiver[Batch], ...], out: Output) -> None:
         collected = await collect(ctx, inputs[0], self.schema, range(len(self.schema)))

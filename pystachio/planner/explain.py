@@ -53,7 +53,8 @@ def describe(operator: Operator) -> str:
         case Project():
             return f"Project {_projected(operator)}"
         case Sort():
-            return f"Sort by {_sorted(operator.keys, operator.input.schema)}"
+            first = "" if operator.wanted is None else f" first {operator.wanted:,}"
+            return f"Sort{first} by {_sorted(operator.keys, operator.input.schema)}"
         case TopN():
             skipped = f" after {operator.offset:,}" if operator.offset else ""
             return f"TopN {operator.count:,}{skipped} by {_sorted(operator.keys, operator.input.schema)}"

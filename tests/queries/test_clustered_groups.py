@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import duckdb
 import numpy as np
@@ -12,6 +13,8 @@ import pyarrow.parquet as pq
 import pytest
 
 import pystachio
+from pystachio.operators.aggregation import fold
+from pystachio.operators.kernels.grouping import group_rows
 
 ROWS = 600_000
 STATEMENTS = {
@@ -86,3 +89,29 @@ def test_groups_are_those_of_duckdb(folder: Path, session: pystachio.Session, na
         rows = session.sql(sql).to_arrow()
         found = sorted(repr(row) for row in zip(*(column.to_pylist() for column in rows.columns), strict=True))
         assert found == expected
+
+
+def test_parts_of_a_list_are_grouped_by_its_values_alone(
+    session: pystachio.Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: set[tuple[int, int]] = set()
+    grouped = fold._grouped
+
+    def recorded(plan: Any, keys: Any, states: Any, rows: Any, device: Any, direct: bool, *more: Any) -> Any:
+        tag = more[1] if len(more) > 1 else None
+
+        def counted(by: Any, *given: Any, **named: Any) -> Any:
+            # Without keys: of another part, whose states are folded meanwhile.
+            if tag is not None and by:
+                seen.add((tag, len(by)))
+            return group_rows(by, *given, **named)
+
+        monkeypatch.setattr(fold, "group_rows", counted)
+        found = grouped(plan, keys, states, rows, device, direct, *more)
+        assert {len(column) for column in found.columns} == {found.length}
+        return found
+
+    monkeypatch.setattr(fold, "_grouped", recorded)
+    session.sql("select r, count(distinct v) as d, count(distinct m) as e, sum(v) from ordered group by r").to_arrow()
+    session.sql("select count(distinct r) as d, count(distinct m) as e, count(*) as c from ordered").to_arrow()
+    assert seen == {(0, 1), (1, 2), (2, 2), (1, 1), (2, 1)}

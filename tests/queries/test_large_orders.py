@@ -63,3 +63,8 @@ def test_orders_are_those_of_duckdb(path: Path, session: pystachio.Session, stat
         expected = peer.sql(statement).fetchall()
     found = session.sql(statement).to_arrow()
     assert list(zip(*(column.to_pylist() for column in found.columns), strict=True)) == expected
+
+
+def test_a_sort_knows_what_is_wanted(session: pystachio.Session) -> None:
+    plan = session.sql("select i from rows order by f, i limit 120000 offset 30000").explain()
+    assert "Sort first 150,000 by f, i" in plan

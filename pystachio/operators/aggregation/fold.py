@@ -321,9 +321,9 @@ def _grouped(
 ) -> Batch:
     counted = any(state.kind is StateKind.COUNT for state in plan.states)
     differing = keys
-    if tag is not None and rows.length:
-        # Rows that differ in nothing are one group; without rows there is none.
-        differing = [keys[position] for position in plan.group_positions(tag)]
+    if tag is not None:
+        # The tag itself where there is nothing else: a group of no keys would be one without rows, too.
+        differing = [keys[position] for position in plan.group_positions(tag) or (plan.key_width,)]
     grouping = group_rows(differing, rows.length, device, allow_direct=allow_direct, runs=runs, counted=counted)
     columns = keys if grouping.is_trivial else [take(key, grouping.representatives) for key in keys]
     for state, parts in zip(plan.states, _state_columns(plan, states), strict=True):

@@ -171,7 +171,7 @@ def _merge_moments(columns: Sequence[Column], grouping: Grouping) -> list[Column
     assert isinstance(columns[0], FixedColumn)
     if columns[0].bounds in (_ONE_EACH, _ONE_OR_NONE):
         # Single values are off their mean by nothing.
-        counted = None if columns[0].bounds == _ONE_EACH else columns[0].values
+        counted = None if columns[0].bounds == _ONE_EACH else columns[0].values.to(torch.int8)
         found = grouping.moments(_values(columns[1]), counted)
         if found is not None:
             return [

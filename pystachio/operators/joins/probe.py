@@ -20,7 +20,7 @@ from pystachio.operators.kernels.keys import KeyEncoding
 from pystachio.operators.kernels.pairs import Pairs, all_pairs
 from pystachio.operators.kernels.row_index import Members, RangeIndex, UniqueIndex, contained, find_rows
 from pystachio.operators.kernels.selection import all_null, take, take_batch, take_late, take_or_null
-from pystachio.operators.small import are_short
+from pystachio.operators.small import are_short, is_light
 
 _PAUSE: Final = Batch((), 0, None)
 """Between slices of candidate pairs that put nothing out."""
@@ -68,8 +68,11 @@ class JoinProbe:
 
     @property
     def puts_out_no_more(self) -> bool:
-        """Whether it puts out at most one row for each that it is given, without long texts, and none at the end."""
-        side = self.side
+        """Whether it puts out at most one row for each that it is given, without long texts, and none at the end; and
+        asks no more of any than a light condition."""
+        side, residual = self.side, self.layout.residual
+        if residual is not None and not is_light((residual,)):
+            return False
         is_unique = isinstance(side.index, UniqueIndex | Members)
         return is_unique and side.matched is None and are_short(side.rows.columns)
 

@@ -44,7 +44,10 @@ def group_moments(
         slots,
         *(found.data_ptr() for found in (counts, means, squares)),
     )
-    return None if status == native.Status.NO_MEMORY else (counts, means, squares)
+    if status == native.Status.NO_MEMORY:
+        return None
+    assert status == native.Status.OK, "widths of integers"
+    return counts, means, squares
 
 
 def group_float_sums(

@@ -119,19 +119,19 @@ class _Digit:
         return self.high - self.low + 1
 
 
-def sort_order(keys: Sequence[tuple[Column, Direction]], rows: int) -> torch.Tensor:
-    """The positions of the rows (int64) in the order of `keys`, ties in the order they stand."""
+def sort_order(keys: Sequence[tuple[Column, Direction]], rows: int, count: int | None = None) -> torch.Tensor:
+    """The positions of the rows (int64) in the order of `keys`, ties in the order they stand; the first `count`."""
     if rows <= _FEW_ROWS and all(device_of(column).type == "cpu" for column, _ in keys):
-        return _order_of_few(keys, rows)
+        return _order_of_few(keys, rows)[:count]
     words = order_words(keys)
     if not words:
-        return torch.arange(rows, device=device_of(keys[0][0]))
+        return torch.arange(rows, device=device_of(keys[0][0]))[:count]
     if radix_sort.is_available(words[0].device):
-        return radix_sort.sorted_rows(words)
+        return radix_sort.sorted_rows(words, count)
     order = torch.sort(words[-1], stable=True).indices
     for word in reversed(words[:-1]):
         order = order.index_select(0, torch.sort(word.index_select(0, order), stable=True).indices)
-    return order
+    return order[:count]
 
 
 def order_words(keys: Sequence[tuple[Column, Direction]]) -> list[torch.Tensor]:
@@ -203,10 +203,10 @@ def first_of_order(keys: Sequence[tuple[Column, Direction]], rows: int, count: i
         if len(digits) > 1:
             break
     if candidates is None:
-        return sort_order(keys, rows)[:count]
+        return sort_order(keys, rows, count)
     positions = torch.cat((*chosen, candidates)).sort().values
     taken = [(take(column, positions), direction) for column, direction in keys]
-    return positions.index_select(0, sort_order(taken, len(positions))[:count])
+    return positions.index_select(0, sort_order(taken, len(positions), count))
 
 
 def precedes_or_ties(column: Column, row: Column, direction: Direction) -> torch.Tensor | None:

@@ -85,7 +85,7 @@ class BestRows:
         whole = concat_batches(self._parts)
         ascending = Direction(descending=False, nulls_first=False)
         keys = [*zip(whole.columns, (*self.directions, ascending), strict=True)]
-        best = take_batch(whole, sort_order(keys, whole.length)[: self.wanted])
+        best = take_batch(whole, sort_order(keys, whole.length, self.wanted))
         self._parts, self._is_cut, self._held = [best], True, best.nbytes
         self._found = 0
         if best.length == self.wanted:

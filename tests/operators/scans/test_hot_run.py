@@ -229,6 +229,12 @@ def test_as_many_jobs_as_rows_are_worth(
         ([3, 7, 8], "full join d on t.v = d.k", False),
         ([3, 7, 8], "join d on t.v < d.k", False),
         ([3, 7, 8], "join d on t.v = d.k where length(d.w) > t.id", False),
+        (
+            [3, 7, 8],
+            "join (select k, x from d) d on t.v = d.k and cast(d.x + t.v as varchar) not like '2_'",
+            False,
+        ),
+        ([3, 7, 8], "join (select k, x from d) d on t.v = d.k and d.x < t.v", True),
     ],
 )
 def test_brief_scans_through_joins_that_put_out_no_more_need_no_worker(

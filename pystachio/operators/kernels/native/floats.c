@@ -94,9 +94,9 @@ static bool sum_moments(const double *restrict values, const int8_t *restrict co
     if (!codes) {
         SUM_MOMENTS(0)
     } else if (width == 1) {
-        SUM_MOMENTS(((const uint8_t *)codes)[i])
+        SUM_MOMENTS(((const int8_t *)codes)[i])
     } else if (width == 2) {
-        SUM_MOMENTS(((const uint16_t *)codes)[i])
+        SUM_MOMENTS(((const int16_t *)codes)[i])
     } else if (width == 4) {
         SUM_MOMENTS(((const int32_t *)codes)[i])
     } else if (width == 8) {
