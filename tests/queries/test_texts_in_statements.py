@@ -20,6 +20,7 @@ STATEMENTS = (
     "select s || '\nLeftAnti Join: x' as m, a from t where a not in (select k from n)",
     "select a from t where a not in (select k from n where s <> 'p\r\nq')",
     "select a from t where s <> 'p\nq' and a not in (select k from n)",
+    "select a from t where s <> $$p\nq$$ and a not in (select k from n)",
     "select a from t where s <> 'p\nq' and a not in (select k from n where k is not null)",
     "select case when a in (select k from n) then '\n' else s end as m from t where s <> 'p\nq'",
     'select a from t where not exists (select 1 from n where n."k null_aware" = t.a)',

@@ -84,7 +84,7 @@ class Grouping:
         width."""
         if not values.dtype.is_floating_point and self.codes is not None:
             return self._groups_of(primitives(self.device).group_sums(values, self.codes, self.slots, kept))
-        if values.dtype.is_floating_point and self.device.type == "cpu":
+        if self.codes is not None and self.device.type == "cpu":
             sums = group_float_sums(values, kept, self.codes, self.slots)
             if sums is not None:
                 return self._groups_of(sums)

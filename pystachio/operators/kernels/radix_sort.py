@@ -25,6 +25,7 @@ _MOST_PARTS: Final = 1024
 
 
 def is_available(device: torch.device) -> bool:
+    """Whether rows are put in order there in C."""
     return device.type == "cpu" and native.library() is not None
 
 
@@ -37,7 +38,7 @@ class SplitRows:
         library = native.library()
         assert library is not None, "where it is available"
         words = [word.contiguous() for word in words]
-        self._rows = rows = words[0].shape[0]
+        rows = words[0].shape[0]
         wanted = rows if wanted is None else min(wanted, rows)
         self._split = np.empty((rows, 2), np.int64)
         edges = np.empty(_MOST_PARTS + 1, np.int64)

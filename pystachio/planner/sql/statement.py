@@ -169,7 +169,7 @@ class SqlPlanner:
         display = plan.display_indent()
         if not all(_KNOWN_NODE.match(line) for line in display.split("\n")):
             raise Unsupported("a line break in a text or a name of a statement with IN (query)")
-        return _null_aware(display, admitted)
+        return _marks(display, admitted)
 
     def _spelt(self, sql: str) -> str:
         """The text with the columns of the tables that it names as they are spelt there."""
@@ -260,7 +260,7 @@ def _on_one_line(value: pa.Scalar) -> pa.Scalar:
     return value if text is None else pa.scalar(" ".join(text.splitlines()))
 
 
-def _null_aware(display: str, admitted: Admitted) -> tuple[bool | None, ...]:
+def _marks(display: str, admitted: Admitted) -> tuple[bool | None, ...]:
     """For each join in the order in which `substrait.read_plan` meets them: whether NULLs make [NOT] IN unknown.
 
     An anti join says so in DataFusion's display. A mark join does not, so it counts as IN when the NULLs of some IN

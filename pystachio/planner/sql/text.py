@@ -96,13 +96,13 @@ def tokenize(sql: str, most: int | None = None) -> list[Token]:
 
 
 def on_one_line(sql: str) -> str:
-    """The text with blanks where strings in quotes break lines."""
+    """The text with blanks where strings break lines."""
     if "\n" not in sql and "\r" not in sql:
         return sql
     parts: list[str] = []
     end = 0
     for token in tokenize(sql):
-        if token.kind is Kind.STRING and not token.text.startswith("$"):
+        if token.kind is Kind.STRING:
             parts += (sql[end : token.start], re.sub(r"[\r\n]", " ", token.text))
             end = token.end
     return "".join((*parts, sql[end:]))

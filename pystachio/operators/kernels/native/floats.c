@@ -1,4 +1,4 @@
-/* See kernels/host.py. */
+/* See kernels/floats.py. */
 #include "floats.h"
 
 #include <stdbool.h>

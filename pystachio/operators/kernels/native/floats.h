@@ -1,4 +1,4 @@
-/* Floats to whole numbers, and what variances are made of; see kernels/host.py. */
+/* Floats to whole numbers, and what variances are made of; see kernels/floats.py. */
 #ifndef PYSTACHIO_FLOATS_H
 #define PYSTACHIO_FLOATS_H
 
