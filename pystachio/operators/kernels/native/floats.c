@@ -55,6 +55,16 @@ int32_t pystachio_whole_floats(const void *values, int32_t width, const uint8_t 
     return PS_OK;
 }
 
+/* LOOP with the code of row i, for whichever width codes have; OTHERWISE for another one. */
+#define FOR_CODES(LOOP, CODES, WIDTH, OTHERWISE)                                                                       \
+    switch (WIDTH) {                                                                                                   \
+    case 1: LOOP(((const int8_t *)(CODES))[i]) break;                                                                  \
+    case 2: LOOP(((const int16_t *)(CODES))[i]) break;                                                                 \
+    case 4: LOOP(((const int32_t *)(CODES))[i]) break;                                                                 \
+    case 8: LOOP(((const int64_t *)(CODES))[i]) break;                                                                 \
+    default: OTHERWISE;                                                                                                \
+    }
+
 /* Rows that follow each other go to different sums of their slot: they need not wait for each other. */
 enum { LANES = 4, MOST_FEW = 2048 };
 
@@ -93,16 +103,8 @@ static bool sum_moments(const double *restrict values, const int8_t *restrict co
                         bool is_first) {
     if (!codes) {
         SUM_MOMENTS(0)
-    } else if (width == 1) {
-        SUM_MOMENTS(((const int8_t *)codes)[i])
-    } else if (width == 2) {
-        SUM_MOMENTS(((const int16_t *)codes)[i])
-    } else if (width == 4) {
-        SUM_MOMENTS(((const int32_t *)codes)[i])
-    } else if (width == 8) {
-        SUM_MOMENTS(((const int64_t *)codes)[i])
     } else {
-        return false;
+        FOR_CODES(SUM_MOMENTS, codes, width, return false)
     }
     return true;
 }
@@ -150,16 +152,8 @@ int32_t pystachio_group_float_sums(const void *values, int32_t width, const uint
     memset(lane, 0, (size_t)(slots * lanes) * sizeof *lane);
     if (!codes) {
         ADD_FLOATS(0)
-    } else if (code_width == 1) {
-        ADD_FLOATS(((const int8_t *)codes)[i])
-    } else if (code_width == 2) {
-        ADD_FLOATS(((const int16_t *)codes)[i])
-    } else if (code_width == 4) {
-        ADD_FLOATS(((const int32_t *)codes)[i])
-    } else if (code_width == 8) {
-        ADD_FLOATS(((const int64_t *)codes)[i])
     } else {
-        return PS_NOT_HANDLED;
+        FOR_CODES(ADD_FLOATS, codes, code_width, return PS_NOT_HANDLED)
     }
     for (int64_t slot = 0; is_few && slot < slots; slot++) {
         double sum = 0.0;
@@ -209,16 +203,8 @@ int32_t pystachio_float_extremes(const void *values, int32_t width, const uint8_
     for (int64_t slot = 0; slot < slots; slot++) best[slot] = INT64_MIN;
     if (!codes) {
         best[0] = width == 4 ? extreme_4(values, valid, rows, inverted) : extreme_8(values, valid, rows, inverted);
-    } else if (code_width == 1) {
-        KEEP_BEST(((const int8_t *)codes)[i])
-    } else if (code_width == 2) {
-        KEEP_BEST(((const int16_t *)codes)[i])
-    } else if (code_width == 4) {
-        KEEP_BEST(((const int32_t *)codes)[i])
-    } else if (code_width == 8) {
-        KEEP_BEST(((const int64_t *)codes)[i])
     } else {
-        return PS_NOT_HANDLED;
+        FOR_CODES(KEEP_BEST, codes, code_width, return PS_NOT_HANDLED)
     }
     for (int64_t slot = 0; slot < slots; slot++) best[slot] ^= inverted;
     return PS_OK;
