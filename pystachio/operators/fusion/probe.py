@@ -11,7 +11,9 @@ from pystachio.operators.column import Dictionary
 from pystachio.operators.fusion.expressions import truth
 from pystachio.operators.fusion.membership import in_range
 from pystachio.operators.fusion.trace import Form, NotTraceable, Symbol, Trace, table_symbol
-from pystachio.operators.joins.layout import Emission, Source
+from pystachio.operators.joins.inequalities import OrderedIndex
+from pystachio.operators.joins.layout import Emission
+from pystachio.operators.joins.places import Source
 from pystachio.operators.joins.probe import JoinProbe
 from pystachio.operators.kernels.direct import DirectTable
 from pystachio.operators.kernels.hash_compiled import KeyTable
@@ -33,7 +35,7 @@ def probe(trace: Trace, join: JoinProbe, fields: Sequence[Symbol | None]) -> lis
     """The join's output columns. NotTraceable without keys, for NOT IN, where a row may become very many, or where only
     one of several matches counts."""
     layout, side = join.layout, join.side
-    if layout.null_aware or side.encoding is None or side.index is None:
+    if layout.null_aware or side.encoding is None or side.index is None or isinstance(side.index, OrderedIndex):
         raise NotTraceable("a join without keys, or one that knows NULL")
     emission = layout.emission
     drops = emission in (Emission.PAIRS, Emission.MATCHED, Emission.NOTHING)
@@ -69,9 +71,9 @@ def probe(trace: Trace, join: JoinProbe, fields: Sequence[Symbol | None]) -> lis
             fields[place.position]
             if place.source is Source.PROBE
             else table_symbol(trace, side.rows.columns[place.position], row, -1)
-            for place in layout.residual_places
+            for place in layout.residual.places
         ]
-        passes = truth(trace, layout.residual, paired)
+        passes = truth(trace, layout.residual.expression, paired)
         if drops:
             trace.filter(passes)
         else:

@@ -16,6 +16,7 @@ import torch
 from pystachio.operators.coalesce import Coalesced
 from pystachio.operators.column import Column, Dictionary, DictionaryColumn, FixedColumn
 from pystachio.operators.joins.build import BuildSide
+from pystachio.operators.joins.inequalities import OrderedIndex
 from pystachio.operators.joins.probe import JoinProbe
 from pystachio.operators.kernels.bounds import with_measured_bounds
 from pystachio.operators.kernels.direct import DirectTable
@@ -111,7 +112,8 @@ def _add_side(parts: RunParts, side: BuildSide) -> None:
     parts.built += side.rows.columns
     if side.encoding is not None:
         _add_encoding(parts, side.encoding)
-    if side.index is not None:
+    # What stands in order is part of no program.
+    if side.index is not None and not isinstance(side.index, OrderedIndex):
         _add_index(parts, side.index)
 
 

@@ -13,6 +13,7 @@ import torch
 from pystachio.operators.batch import Batch, Schema
 from pystachio.operators.collected import Collected, collect
 from pystachio.operators.column import Column, DictionaryColumn, FixedColumn
+from pystachio.operators.joins.inequalities import MAKING_BYTES, OrderedIndex, index_in_order
 from pystachio.operators.joins.layout import JoinLayout
 from pystachio.operators.kernels import primitives
 from pystachio.operators.kernels.bounds import with_tight_bounds
@@ -50,7 +51,7 @@ _FEW_ROWS: Final = 1 << 16
 
 @dataclass(frozen=True, slots=True, eq=False)
 class BuildSide:
-    """`rows` has the layout's stored columns. `index` is None without keys.
+    """`rows` has the layout's stored columns. `index` is None where all rows are compared.
 
     `null_keys` marks the rows whose key is NULL (null-aware joins only; None when there is none). `matched` (uint8
     [rows]) is written by every thread that probes, always with 1, which makes the race harmless.
@@ -58,7 +59,7 @@ class BuildSide:
 
     rows: Batch
     encoding: KeyEncoding | None
-    index: RowIndex | Members | None
+    index: RowIndex | Members | OrderedIndex | None
     null_keys: torch.Tensor | None
     matched: torch.Tensor | None
     reservations: tuple[Reservation, ...]
@@ -98,13 +99,18 @@ async def build_side(
         except BaseExceptionGroup as failures:
             raise root_cause(failures) from None
         filters = publishing.result()
-    index, index_reservation = read.index, read.index_reservation
+    stored = Batch(read.rows.columns[: len(layout.stored)], read.rows.length, read.rows.ready)
+    index: RowIndex | Members | OrderedIndex | None = read.index
+    index_reservation = read.index_reservation
     if read.codes is not None and (index is None or index_reservation is None):
         index, index_reservation = await _indexed(ctx, read.codes, layout)
+    elif layout.inequalities is not None and stored.length > 1:
+        index_reservation = await ctx.memory.reserve(MAKING_BYTES * stored.length)
+        index = await run(index_in_order, layout.inequalities, stored)
+        await index_reservation.resize(0 if index is None else index.nbytes)
     encoding_bytes = 0 if read.encoding is None else read.encoding.nbytes
     flags_bytes = 0 if read.matched is None else read.matched.nbytes
     await collected.reservation.resize(read.rows.nbytes + encoding_bytes + flags_bytes)
-    stored = Batch(read.rows.columns[: len(layout.stored)], read.rows.length, read.rows.ready)
     reservations = (collected.reservation,) if index_reservation is None else (collected.reservation, index_reservation)
     return BuildSide(stored, read.encoding, index, read.null_keys, read.matched, reservations), filters
 

@@ -94,8 +94,11 @@ class Join:
         left, right = self.left.schema, self.right.schema
         keys = [f"{left[a].name} = {right[b].name}" for a, b in zip(self.left_keys, self.right_keys, strict=True)]
         kind = "not in" if self.null_aware else self.kind.value
-        condition = " on " + " and ".join(keys) if keys else ""
+        condition = " on " + " and ".join(keys) if keys else " by inequalities" if self._compares_in_order() else ""
         return f"Join {kind}{condition}{' with residual' if self.residual is not None else ''} build={self.build}"
+
+    def _compares_in_order(self) -> bool:
+        return self.residual is not None and self._layout(self.residual).inequalities is not None
 
     async def open(self, ctx: Context, builds: tuple[Receiver[Batch], ...]) -> JoinProbe:
         """Reads the build side under a reservation, publishes its runtime filters and indexes it."""

@@ -6,7 +6,9 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Literal, assert_never
 
-from pystachio.operators.expressions import Expression, JoinKind, fields_of, shift_fields
+from pystachio.operators.expressions import Expression, JoinKind, fields_of
+from pystachio.operators.joins.inequalities import Inequalities
+from pystachio.operators.joins.places import PairCondition, Place, Source
 
 
 class Emission(Enum):
@@ -30,28 +32,12 @@ class Remainder(Enum):
     MARKED = "marked"
 
 
-class Source(Enum):
-    """Where a column comes from."""
-
-    PROBE = "probe"
-    BUILD = "build"
-    MARK = "mark"
-
-
-@dataclass(frozen=True, slots=True)
-class Place:
-    """A column: of the streamed batch by its position, or of the stored build side by its place there."""
-
-    source: Source
-    position: int
-
-
 @dataclass(frozen=True, slots=True)
 class JoinLayout:
     """A join seen from its streamed side (probe) and its stored side (build).
 
-    `stored` are the positions of the build side's columns that are kept after its index is made. `residual` is over
-    the columns at `residual_places`, in that order.
+    `stored` are the positions of the build side's columns that are kept after its index is made. `inequalities` are
+    those of the residual, where there are no keys.
     """
 
     emission: Emission
@@ -60,8 +46,8 @@ class JoinLayout:
     probe_keys: tuple[int, ...]
     build_keys: tuple[int, ...]
     output: tuple[Place, ...]
-    residual: Expression | None
-    residual_places: tuple[Place, ...]
+    residual: PairCondition | None
+    inequalities: Inequalities | None
     stored: tuple[int, ...]
 
     @property
@@ -101,6 +87,7 @@ class JoinLayout:
                 return Place(Source.BUILD, stored.index(own))
             return Place(Source.PROBE, own)
 
+        condition = None if residual is None else PairCondition.of(residual, place)
         return JoinLayout(
             emission=_emission(kind, build_is_left),
             remainder=_remainder(kind, build_is_left),
@@ -108,8 +95,8 @@ class JoinLayout:
             probe_keys=right_keys if build_is_left else left_keys,
             build_keys=left_keys if build_is_left else right_keys,
             output=tuple(Place(Source.MARK, 0) if position in marks else place(position) for position in output),
-            residual=None if residual is None else shift_fields(residual, read.index),
-            residual_places=tuple(place(position) for position in read),
+            residual=condition,
+            inequalities=None if condition is None or left_keys else Inequalities.of(condition),
             stored=tuple(stored),
         )
 

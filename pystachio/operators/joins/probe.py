@@ -14,7 +14,9 @@ from pystachio.operators.batch import Batch, Schema
 from pystachio.operators.column import Column, FixedColumn
 from pystachio.operators.evaluate import select
 from pystachio.operators.joins.build import BuildSide
-from pystachio.operators.joins.layout import Emission, JoinLayout, Place, Remainder, Source
+from pystachio.operators.joins.inequalities import OrderedIndex
+from pystachio.operators.joins.layout import Emission, JoinLayout, Remainder
+from pystachio.operators.joins.places import PairCondition, Place, Source
 from pystachio.operators.kernels import primitives
 from pystachio.operators.kernels.keys import KeyEncoding
 from pystachio.operators.kernels.pairs import Pairs, all_pairs
@@ -71,7 +73,7 @@ class JoinProbe:
         """Whether it puts out at most one row for each that it is given, without long texts, and none at the end; and
         asks no more of any than a light condition."""
         side, residual = self.side, self.layout.residual
-        if residual is not None and not is_light((residual,)):
+        if residual is not None and not is_light((residual.expression,)):
             return False
         is_unique = isinstance(side.index, UniqueIndex | Members)
         return is_unique and side.matched is None and are_short(side.rows.columns)
@@ -139,13 +141,27 @@ class JoinProbe:
                 self.side.matched.index_fill_(0, pairs.build.to(torch.int64), 1)
                 yield _PAUSE
             return
+        if isinstance(index, OrderedIndex) and index.conditions.rest is None:
+            ranges = index.find(batch)
+            if ranges is not None:
+                assert self.side.matched is not None
+                index.flag(ranges, self.side.matched)
+                return
         for _ in self._matches(batch):
             yield _PAUSE
 
     def _matches(self, batch: Batch) -> Iterator[Pairs]:
         """Pairs that satisfy keys and residual; flags the build rows among them."""
-        for pairs in self._candidates(batch):
-            passed = pairs if self.layout.residual is None else self._passing(batch, pairs)
+        index = self.side.index
+        ranges = index.find(batch) if isinstance(index, OrderedIndex) else None
+        if ranges is None or not isinstance(index, OrderedIndex):
+            return self._checked(batch, self._candidates(batch), self.layout.residual)
+        candidates = (pairs for found in ranges for pairs in found.pairs(self.slice_rows))
+        return self._checked(batch, candidates, index.conditions.rest)
+
+    def _checked(self, batch: Batch, candidates: Iterator[Pairs], condition: PairCondition | None) -> Iterator[Pairs]:
+        for pairs in candidates:
+            passed = pairs if condition is None else self._passing(batch, pairs, condition)
             if self.side.matched is not None:
                 self.side.matched.index_fill_(0, passed.build.to(torch.int64), 1)
             yield passed
@@ -153,7 +169,7 @@ class JoinProbe:
     def _candidates(self, batch: Batch) -> Iterator[Pairs]:
         """Pairs with equal keys; in a NOT IN with a residual also those whose keys may be equal."""
         index, encoding = self.side.index, self.side.encoding
-        if index is None or encoding is None:
+        if index is None or encoding is None or isinstance(index, OrderedIndex):
             yield from all_pairs(batch.length, self.side.rows.length, self.slice_rows, self.device)
             return
         keys = self._probe_keys(batch)
@@ -188,11 +204,10 @@ class JoinProbe:
             for pairs in all_pairs(null_rows.shape[0], self.side.rows.length, self.slice_rows, self.device):
                 yield Pairs(null_rows if pairs.probe is None else null_rows.index_select(0, pairs.probe), pairs.build)
 
-    def _passing(self, batch: Batch, pairs: Pairs) -> Pairs:
-        """The pairs for which the residual is true."""
-        assert self.layout.residual is not None
-        columns = tuple(self._paired(place, batch, pairs) for place in self.layout.residual_places)
-        rows = select(self.layout.residual, Batch(columns, pairs.build.shape[0], batch.ready))
+    def _passing(self, batch: Batch, pairs: Pairs, condition: PairCondition) -> Pairs:
+        """The pairs for which the condition is true."""
+        columns = tuple(self._paired(place, batch, pairs) for place in condition.places)
+        rows = select(condition.expression, Batch(columns, pairs.build.shape[0], batch.ready))
         if rows is None:
             return pairs
         probe = rows if pairs.probe is None else pairs.probe.index_select(0, rows)
@@ -205,6 +220,10 @@ class JoinProbe:
             return torch.full((batch.length,), self.side.rows.length > 0, device=self.device)
         if self.layout.residual is None and isinstance(index, Members) and encoding is not None:
             return contained(index, encoding, self._probe_keys(batch))
+        if isinstance(index, OrderedIndex) and index.conditions.tells_matches:
+            ranges = index.find(batch)
+            if ranges is not None:
+                return torch.stack([found.counts != 0 for found in ranges]).any(0)
         matched = torch.zeros(batch.length, dtype=torch.bool, device=self.device)
         for pairs in self._matches(batch):
             if pairs.probe is None:

@@ -224,6 +224,15 @@ def precedes_or_ties(column: Column, row: Column, direction: Direction) -> torch
     return mask | ~column.validity if direction.nulls_first else mask & column.validity
 
 
+def ordered_numbers(column: Column) -> torch.Tensor | None:
+    """int64 that order as the values, where each is one number; what stands under NULLs is arbitrary."""
+    numbers = plain_numbers(column)
+    if numbers is None:
+        return None
+    values = numbers.values
+    return ordered_bits(values) if values.dtype.is_floating_point else values.to(torch.int64)
+
+
 def plain_numbers(column: Column) -> FixedColumn | None:
     """The column as one number per row, where it is that."""
     if is_text(column):

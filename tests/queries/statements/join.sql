@@ -59,3 +59,16 @@ select count(*) from facts f left join other o on f.key = o.key and f.id < 100 w
 select d.name, count(*) from facts f left join other o on f.key = o.key and f.id > o.amount join dimension d on f.key = d.key where o.key is null and d.category < 5 group by d.name order by 1 nulls last;
 select f.text, count(*) from facts f join (select distinct text as t from facts where id < 40) s on f.text = s.t group by f.text order by 1;
 select a.t, a.n, b.n from (select text as t, count(*) as n from facts where id % 2 = 0 group by text) a join (select text as t, count(*) as n from facts where id < 300 group by text) b on a.t = b.t order by 1, 2, 3;
+select f.id, d.key from facts f join dimension d on f.day >= d.since and f.day < d.since + interval '20' day where f.id < 600 order by 1, 2;
+select count(*), sum(d.key) from facts f join dimension d on f.moment between d.since and d.since + interval '40' day;
+select d.key, count(f.id) from dimension d left join facts f on f.price > d.weight * 90 and f.id < 900 group by d.key order by d.key;
+select count(*), sum(a.id) from facts a join facts b on a.id < b.id and a.ratio > b.ratio and a.key <> b.key where a.id < 400 and b.id < 300;
+select f.id from facts f where f.id < 800 and not exists (select 1 from other o where o.amount > f.ratio and o.key < f.key) order by f.id;
+select d.key from dimension d where exists (select 1 from facts f where f.day > d.since and f.price < -99900) order by d.key;
+select a.id, max(b.id) from facts a left join facts b on b.moment <= a.moment and b.moment > a.moment - interval '3' day where a.id < 500 group by a.id order by a.id;
+select d.key, o.key from dimension d full join (select key from other where key < 20) o on d.key > 195 and o.key <= d.category order by 1 nulls last, 2 nulls last;
+select f.id from facts f where f.small > all (select key from other where key < 100) order by f.id;
+select count(*) from facts f join single s on f.price < s.weight;
+select count(*) from facts f join nothing n on f.id < n.id;
+select count(*) from facts f join dimension d on f.wide > d.weight where f.id < 300;
+select count(*) from facts f join dimension d on f.word < d.name where f.id < 300;
