@@ -58,7 +58,7 @@ class Sort:
                 small = is_small(collected.batches)
                 await out.emit(lambda: self._sorted(collected.joined(), batch_rows), last=True, small=small)
                 return
-            rows, order = await ctx.stream.run(self._split, collected, _SHARES * ctx.settings.workers)
+            rows, order = await ctx.stream.run(self._split, collected, ctx.settings.workers)
             if isinstance(order, radix_sort.SplitRows):
                 await reservation.resize(rows.nbytes + order.nbytes)
                 await together([ctx.stream.run(order.sort, share) for share in order.shares])
@@ -69,13 +69,13 @@ class Sort:
     def _sorted(self, rows: Batch, batch_rows: int) -> Iterator[Batch]:
         yield from _in_order(rows, order_of(rows, self.keys, self.wanted), batch_rows)
 
-    def _split(self, collected: Collected, shares: int) -> tuple[Batch, torch.Tensor | radix_sort.SplitRows]:
+    def _split(self, collected: Collected, workers: int) -> tuple[Batch, torch.Tensor | radix_sort.SplitRows]:
         """The rows, and their order or what makes it in several jobs."""
         rows = collected.joined()
         if radix_sort.is_available(collected.device) and rows.length:
             words = order_words(_directed(rows, self.keys))
             if words:
-                return rows, radix_sort.SplitRows(words, self.wanted, shares)
+                return rows, radix_sort.SplitRows(words, self.wanted, _SHARES * workers, workers)
         return rows, order_of(rows, self.keys, self.wanted)
 
 

@@ -20,7 +20,7 @@ from pystachio.operators.kernels.host_memory import empty
 
 _ROW_BYTES: Final = 16
 """Of a row in a part: its word and its number."""
-_MOST_PARTS: Final = 1024
+_MOST_PARTS: Final = 3072
 """`sort.h` says it too."""
 
 
@@ -33,8 +33,11 @@ class SplitRows:
     """Rows in parts that stand in order among themselves; each of `shares` (at most so many, about equally long) is
     some of them, for `sort` to put in order. `order` (int64 [wanted]) are the first rows when all were sorted."""
 
-    def __init__(self, words: Sequence[torch.Tensor], wanted: int | None = None, shares: int = 1) -> None:
-        """`words` (int64 [rows] each, the most significant first) compare like the rows; ties stay as they are."""
+    def __init__(
+        self, words: Sequence[torch.Tensor], wanted: int | None = None, shares: int = 1, workers: int = 1
+    ) -> None:
+        """`words` (int64 [rows] each, the most significant first) compare like the rows; ties stay as they are. Of
+        `workers` none shall have to put more rows in order than its part of them, where the first word allows that."""
         library = native.library()
         assert library is not None, "where it is available"
         words = [word.contiguous() for word in words]
@@ -42,7 +45,8 @@ class SplitRows:
         wanted = rows if wanted is None else min(wanted, rows)
         self._split = np.empty((rows, 2), np.int64)
         edges = np.empty(_MOST_PARTS + 1, np.int64)
-        parts = library.pystachio_sort_split(words[0].data_ptr(), rows, self._split.ctypes.data, edges.ctypes.data)
+        to = self._split.ctypes.data
+        parts = library.pystachio_sort_split(words[0].data_ptr(), rows, rows // workers, to, edges.ctypes.data)
         self._edges: list[int] = edges[: parts + 1].tolist()
         # Each row of a part holds its first word.
         self._words = [None, *words[1:]]
@@ -53,6 +57,10 @@ class SplitRows:
     @property
     def nbytes(self) -> int:
         return sum(array.nbytes for array in (self._split, self._other, self.order, *self._words) if array is not None)
+
+    def rows_of(self, share: range) -> int:
+        """How many rows a share has."""
+        return self._edges[share.stop] - self._edges[share.start]
 
     def sort(self, share: range) -> None:
         """Put the rows of a share in order: in any thread, each once."""

@@ -53,10 +53,13 @@ def test_order(kind: str, rows: int) -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("shares", [1, 2, 7])
-def test_shares_in_any_order(kind: str, shares: int) -> None:
+@pytest.mark.parametrize("workers", [1, 2, 100])
+def test_shares_in_any_order(kind: str, shares: int, workers: int) -> None:
     chance = np.random.default_rng(shares)
     words = [words_of(kind, 20_000, chance), words_of("few", 20_000, chance)]
-    split = radix_sort.SplitRows([torch.from_numpy(np.ascontiguousarray(word)) for word in words], 15_000, shares)
+    split = radix_sort.SplitRows(
+        [torch.from_numpy(np.ascontiguousarray(word)) for word in words], 15_000, shares, workers
+    )
     assert 1 <= len(split.shares) <= shares
     order = list(split.shares)
     random.Random(shares).shuffle(order)
@@ -71,3 +74,18 @@ def test_shares_are_alike() -> None:
     split = radix_sort.SplitRows([words], shares=4)
     assert len(split.shares) == 4
     assert split.nbytes >= 100_000 * (16 + 16 + 8)
+
+
+@pytest.mark.parametrize(("kind", "most"), [("outlier", 5_000), ("sentinels", 22_000), ("crowded", 26_000)])
+def test_one_value_far_from_all_others_leaves_work_for_every_worker(kind: str, most: int) -> None:
+    """Equal words are one part; what is crowded at one end is split again, once."""
+    chance = np.random.default_rng(1)
+    words = chance.integers(0, 1 << 40, 100_000)
+    if kind == "crowded":
+        words = words_of("crowded", 100_000, chance)
+    else:
+        words[: 1 if kind == "outlier" else 20_000] = 2**62
+    split = radix_sort.SplitRows([torch.from_numpy(words)], shares=32, workers=8)
+    lengths = [split.rows_of(share) for share in split.shares]
+    assert sum(lengths) == 100_000
+    assert max(lengths) <= most

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from pystachio.compiled import CompiledLibrary, load_library
 
-INTERFACE_VERSION = 39
+INTERFACE_VERSION = 40
 _NAME = "_native"
 
 FEW_ROWS = 1 << 12
@@ -269,7 +269,7 @@ def _declare_arrays(loaded: ctypes.CDLL) -> None:
         "coded_rows": (pointer, width, number, pointer, number, pointer, number),
         "pairs": (pointer, pointer, number, pointer, number, number, pointer, pointer, pointer),
         "pack": (pointer, width, number, pointer, ctypes.c_uint64, pointer, number),
-        "sort_split": (pointer, number, pointer, pointer),
+        "sort_split": (pointer, number, number, pointer, pointer),
     }
     for name, types in (arguments | counting).items():
         function = getattr(loaded, f"pystachio_{name}")

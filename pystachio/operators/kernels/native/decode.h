@@ -16,7 +16,7 @@
 #endif
 
 /* Changes with every change of a structure or function below; the loader refuses any other version. */
-#define PS_INTERFACE_VERSION 39
+#define PS_INTERFACE_VERSION 40
 
 /* What every function returns. */
 enum {

@@ -3,7 +3,8 @@
 
 #include "internal.h"
 
-enum { FEW_ROWS = 24, MOST_BITS = 8, SPLIT_BITS = 10 };
+enum { FEW_ROWS = 24, MOST_BITS = 8, SPLIT_BITS = 10, CROWD_BITS = 6, MOST_CROWDS = 32 };
+_Static_assert((1 << SPLIT_BITS) + (MOST_CROWDS << CROWD_BITS) == PS_SORT_PARTS, "parts, some of them split again");
 
 typedef struct {
     const int64_t *const *words;
@@ -12,6 +13,8 @@ typedef struct {
 
 /* Words that compare without their sign. */
 PS_INLINE uint64_t as_unsigned(int64_t word) { return (uint64_t)word ^ (uint64_t)1 << 63; }
+
+PS_INLINE int64_t as_signed(uint64_t word) { return (int64_t)(word ^ (uint64_t)1 << 63); }
 
 PS_INLINE int shift_for(uint64_t low, uint64_t high, int bits) {
     int highest = 63 - __builtin_clzll(low ^ high);
@@ -94,7 +97,74 @@ void pystachio_sort_part(const int64_t *const *words, int64_t count, ps_sorted_r
     sort_by((ps_keys){words, count}, 0, part, other, rows, wanted, order);
 }
 
-PS_CLONES int64_t pystachio_sort_split(const int64_t *words, int64_t rows, ps_sorted_row *split, int64_t *edges) {
+/* A part that too many rows are in, as one value far from all others makes it: it is split again. */
+typedef struct {
+    uint64_t low, high, first;
+    int shift;
+    int64_t places[1 << CROWD_BITS];
+} ps_crowd;
+
+typedef struct {
+    uint64_t first;
+    int shift;
+    /* 1 + the number of its crowd, for each part; 0 for none. */
+    uint8_t crowd_of[1 << SPLIT_BITS];
+    ps_crowd crowds[MOST_CROWDS];
+} ps_split;
+
+PS_INLINE int64_t part_of(const ps_split *split, uint64_t word) { return (int64_t)((word >> split->shift) - split->first); }
+
+/* NULL for a word in no crowd. */
+PS_INLINE ps_crowd *crowd_at(ps_split *split, uint64_t word) {
+    int number = split->crowd_of[part_of(split, word)];
+    return number ? &split->crowds[number - 1] : NULL;
+}
+
+PS_INLINE int64_t *place_among(ps_crowd *crowd, uint64_t word) {
+    return &crowd->places[(word >> crowd->shift) - crowd->first];
+}
+
+/* The least and the greatest of the `words` from `least` to `greatest`: there are some. */
+PS_CLONES static void range_within(const int64_t *restrict words, int64_t rows, int64_t least, int64_t greatest,
+                                   int64_t *restrict low, int64_t *restrict high) {
+    int64_t lowest = greatest, highest = least;
+    for (int64_t i = 0; i < rows; i++) {
+        bool is_within = words[i] >= least && words[i] <= greatest;
+        int64_t below = is_within ? words[i] : greatest, above = is_within ? words[i] : least;
+        lowest = below < lowest ? below : lowest;
+        highest = above > highest ? above : highest;
+    }
+    *low = lowest;
+    *high = highest;
+}
+
+static void begin_crowd(ps_crowd *crowd, const ps_split *split, int64_t part, const int64_t *words, int64_t rows) {
+    uint64_t least = ((uint64_t)part + split->first) << split->shift;
+    int64_t low, high;
+    range_within(words, rows, as_signed(least), as_signed(least | (((uint64_t)1 << split->shift) - 1)), &low, &high);
+    *crowd = (ps_crowd){.low = as_unsigned(low), .high = as_unsigned(high)};
+    crowd->shift = low == high ? 0 : shift_for(crowd->low, crowd->high, CROWD_BITS);
+    crowd->first = crowd->low >> crowd->shift;
+}
+
+static void count_crowds(ps_split *split, const int64_t *words, int64_t rows) {
+    for (int64_t i = 0; i < rows; i++) {
+        uint64_t word = as_unsigned(words[i]);
+        ps_crowd *crowd = crowd_at(split, word);
+        if (crowd) ++*place_among(crowd, word);
+    }
+}
+
+/* The next part is `*length` rows long, which becomes where it begins. */
+PS_INLINE void begin_part(int64_t *length, int64_t *edges, int64_t *parts) {
+    int64_t rows = *length;
+    *length = edges[*parts];
+    edges[*parts + 1] = *length + rows;
+    ++*parts;
+}
+
+PS_CLONES int64_t pystachio_sort_split(const int64_t *words, int64_t rows, int64_t longest, ps_sorted_row *to,
+                                       int64_t *edges) {
     int64_t lowest = rows ? words[0] : 0, highest = lowest;
     for (int64_t i = 1; i < rows; i++) {
         lowest = words[i] < lowest ? words[i] : lowest;
@@ -103,22 +173,36 @@ PS_CLONES int64_t pystachio_sort_split(const int64_t *words, int64_t rows, ps_so
     uint64_t low = as_unsigned(lowest), high = as_unsigned(highest);
     edges[0] = 0;
     if (low == high) {
-        for (int64_t i = 0; i < rows; i++) split[i] = (ps_sorted_row){low, i};
+        for (int64_t i = 0; i < rows; i++) to[i] = (ps_sorted_row){low, i};
         edges[1] = rows;
         return 1;
     }
-    int shift = shift_for(low, high, SPLIT_BITS);
-    uint64_t first = low >> shift;
-    int64_t parts = (int64_t)((high >> shift) - first) + 1;
-    int64_t places[PS_SORT_PARTS] = {0};
-    for (int64_t i = 0; i < rows; i++) places[(as_unsigned(words[i]) >> shift) - first]++;
-    for (int64_t p = 0; p < parts; p++) {
-        edges[p + 1] = edges[p] + places[p];
-        places[p] = edges[p];
+    ps_split split = {.shift = shift_for(low, high, SPLIT_BITS)};
+    split.first = low >> split.shift;
+    int64_t places[1 << SPLIT_BITS] = {0}, parts = 0;
+    for (int64_t i = 0; i < rows; i++) places[part_of(&split, as_unsigned(words[i]))]++;
+    int crowds = 0;
+    for (int64_t p = 0; p <= part_of(&split, high); p++) {
+        if (places[p] <= longest || places[p] <= rows / MOST_CROWDS) continue;
+        begin_crowd(&split.crowds[crowds], &split, p, words, rows);
+        split.crowd_of[p] = (uint8_t)++crowds;
+    }
+    if (crowds) count_crowds(&split, words, rows);
+    for (int64_t p = 0; p <= part_of(&split, high); p++) {
+        if (!split.crowd_of[p]) {
+            begin_part(&places[p], edges, &parts);
+            continue;
+        }
+        ps_crowd *crowd = &split.crowds[split.crowd_of[p] - 1];
+        for (uint64_t s = 0; s <= (crowd->high >> crowd->shift) - crowd->first; s++) {
+            begin_part(&crowd->places[s], edges, &parts);
+        }
     }
     for (int64_t i = 0; i < rows; i++) {
         uint64_t word = as_unsigned(words[i]);
-        split[places[(word >> shift) - first]++] = (ps_sorted_row){word, i};
+        ps_crowd *crowd = crowds ? crowd_at(&split, word) : NULL;
+        int64_t *place = crowd ? place_among(crowd, word) : &places[part_of(&split, word)];
+        to[(*place)++] = (ps_sorted_row){word, i};
     }
     return parts;
 }

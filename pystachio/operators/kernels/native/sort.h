@@ -11,11 +11,13 @@ typedef struct {
 } ps_sorted_row;
 
 /* The most parts that `pystachio_sort_split` makes. */
-enum { PS_SORT_PARTS = 1024 };
+enum { PS_SORT_PARTS = 3072 };
 
-/* Rows by the highest bits in which their `words` differ: to `split` [rows], those of one part as they stand. Part p is
- * edges[p] to edges[p + 1] of it (`edges` [PS_SORT_PARTS + 1]), and before all later ones. Returns how many there are. */
-PS_EXPORT int64_t pystachio_sort_split(const int64_t *words, int64_t rows, ps_sorted_row *split, int64_t *edges);
+/* Rows by the highest bits in which their `words` differ, and those of a part of more than `longest` rows by theirs: to
+ * `to` [rows], rows of one part as they stand. Part p is edges[p] to edges[p + 1] of it (`edges` [PS_SORT_PARTS + 1]),
+ * and before all later ones. Returns how many there are. */
+PS_EXPORT int64_t pystachio_sort_split(const int64_t *words, int64_t rows, int64_t longest, ps_sorted_row *to,
+                                       int64_t *edges);
 
 /* Puts `rows` rows of one part in order, by words[0] [all rows], of which each holds its own, to words[count - 1], equal
  * ones as they stand; the first `wanted` of them go to `order`. `other` [rows] is room to work in. */
