@@ -30,7 +30,7 @@ Told = TypeVar("Told", SourceTold, FootersTold)
 
 SPREAD_SECONDS = 1.0
 """For so long it is believed what other nodes have of a source, where they have files that this one does not."""
-SHARED_SECONDS = 30.0
+SHARED_SECONDS = 5.0
 """And where they have the same ones: new files are seen here first, then."""
 _FOOTERS_AT_ONCE = 32
 _TOLD_BYTES = 8 << 20
@@ -109,7 +109,7 @@ class FilesElsewhere:
     ) -> tuple[FileVersion, ...]:
         """The files that the paths and patterns stand for on any node, each once, sorted by path unless all are here.
 
-        Raises what a source raises that is nowhere, NotFound where some of the `known` ones were on nodes that are gone
+        Who knew none asks for a table that is registered: all nodes are asked anew then. Raises what a source raises that is nowhere, NotFound where some of the `known` ones were on nodes that are gone
         and nobody else has them, DataError for a path that has two versions, ResourceExhausted when
         a file system here or there does not say what it has, Unauthorized where it is not `for_client` to see, and
         InvalidRequest for a file whose name is not UTF-8.
@@ -122,7 +122,7 @@ class FilesElsewhere:
             raise
         except PystachioError as error:
             missing = error
-        listing = await self._listing(tuple(paths), here, for_client)
+        listing = await self._listing(tuple(paths), here, for_client, anew=not known)
         by_path = {version.path: version for version in here}
         for version in listing.files:
             same = by_path.setdefault(version.path, version)
@@ -211,10 +211,10 @@ class FilesElsewhere:
         return found
 
     async def _listing(
-        self, paths: tuple[str, ...], here: tuple[FileVersion, ...], for_client: bool = False
+        self, paths: tuple[str, ...], here: tuple[FileVersion, ...], for_client: bool, *, anew: bool
     ) -> _Listing:
         known = self._listings.get((paths, for_client))
-        if known is not None:
+        if known is not None and not anew:
             own = frozenset(here)
             own_paths = {version.path for version in here}
             is_shared = known.files.keys() <= own

@@ -91,7 +91,7 @@ async def test_many_files_here_and_there_are_compared_in_time() -> None:
     async with opened(plane, SomeFiles(*here)) as files:
         began = time.process_time()
         first = await files.find(["/data"])
-        again = await files.find(["/data"])
+        again = await files.find(["/data"], first)
         assert time.process_time() - began < 1.0
     assert first == again == tuple(sorted(here + there))
     assert len(plane.told) == 1
@@ -225,6 +225,18 @@ async def test_files_do_not_vanish_with_the_only_node_that_has_them() -> None:
         del there[1:]
         plane.come_back("b")
         assert set(await files.find(["/data"], known)) == {*here, *there}
+
+
+async def test_a_table_that_is_registered_has_what_other_nodes_have_now() -> None:
+    """One that is there already is believed to be what it was for a while."""
+    here, there = versions("shared", 2), [*versions("shared", 2)]
+    plane = AnsweringPlane(lambda node, asked: SourceTold(asked.number, same(there)), "b")
+    async with opened(plane, SomeFiles(*here)) as files:
+        known = await files.find(["/data"])
+        there += versions("late", 1)
+        assert await files.find(["/data"], known) == known
+        assert set(await files.find(["/data"])) == {*known, *versions("late", 1)}
+        assert set(await files.find(["/data"], known)) == {*known, *versions("late", 1)}
 
 
 async def test_a_node_that_drains_is_asked_for_its_files() -> None:
