@@ -109,7 +109,8 @@ class FilesElsewhere:
     ) -> tuple[FileVersion, ...]:
         """The files that the paths and patterns stand for on any node, each once, sorted by path unless all are here.
 
-        Who knew none asks for a table that is registered: all nodes are asked anew then. Raises what a source raises that is nowhere, NotFound where some of the `known` ones were on nodes that are gone
+        Who knew none asks for a table that is registered: all nodes are asked anew then. Raises what a source raises
+        that is nowhere, NotFound where some of the `known` ones were on nodes that are gone
         and nobody else has them, DataError for a path that has two versions, ResourceExhausted when
         a file system here or there does not say what it has, Unauthorized where it is not `for_client` to see, and
         InvalidRequest for a file whose name is not UTF-8.

@@ -7,7 +7,7 @@ import socket
 import ssl
 from collections.abc import Callable, Coroutine
 from functools import partial
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple, cast
 
 from pystachio.endpoint import Endpoint
 from pystachio.errors import InternalError, InvalidRequest, NodeLost, PystachioError, Unauthorized
@@ -29,8 +29,6 @@ from pystachio.io_scheduler.network.rendezvous import (
 from pystachio.io_scheduler.network.tls import TlsArrival, TlsContexts, encrypt
 from pystachio.io_scheduler.network.tokens import parse_credential
 from pystachio.io_scheduler.network.visits import Visits
-
-C = TypeVar("C")
 
 
 class Address(NamedTuple):
@@ -70,7 +68,10 @@ class Reception:
         self._clock = clock
         self._tls = tls
         self._server: asyncio.Server | None = None
+        self._strangers: dict[asyncio.Task[None], str] = {}
+        """The examinations of who has not proved himself yet, the oldest first, and his address."""
         self._guests: set[asyncio.Task[None]] = set()
+        """All of them, and those of who has, or was sent away."""
         self._data_awaited: dict[tuple[str, int], asyncio.Future[FrameConnection]] = {}
 
     @property
@@ -134,22 +135,27 @@ class Reception:
 
     def _welcome(self, connection: FrameConnection) -> None:
         """Somebody has connected."""
-        if not self._take_in(self._examine, connection):
-            connection.fail(NodeLost("too many connections at once"))
+        self._take_in(self._examine(connection), connection.address)
 
     def _welcome_encrypted(self, taken: socket.socket) -> None:
         """Somebody has connected, who counts from now on, and is to begin with TLS."""
-        if not self._take_in(self._encrypt, taken):
-            taken.close()
+        self._take_in(self._encrypt(taken), _address_of(taken))
 
-    def _take_in(self, examine: Callable[[C], Coroutine[object, object, None]], who: C) -> bool:
-        if len(self._guests) >= self._limits.strangers:
-            self.refused += 1
-            return False
-        guest = asyncio.get_running_loop().create_task(examine(who))
+    def _take_in(self, examination: Coroutine[object, object, None], address: str) -> None:
+        if len(self._strangers) >= self._limits.strangers:
+            # Who means well has said who he is within milliseconds: a crowd that says nothing keeps nobody out.
+            oldest = next(iter(self._strangers))
+            crowding = Unauthorized("too many connections at once that do not say who they are")
+            self._note_refused(self._strangers.pop(oldest), crowding)
+            oldest.cancel()
+        guest = asyncio.get_running_loop().create_task(examination)
+        self._strangers[guest] = address
         self._guests.add(guest)
-        guest.add_done_callback(self._guests.discard)
-        return True
+        guest.add_done_callback(self._let_go)
+
+    def _let_go(self, guest: asyncio.Task[None]) -> None:
+        self._strangers.pop(guest, None)
+        self._guests.discard(guest)
 
     async def _encrypt(self, taken: socket.socket) -> None:
         assert self._tls is not None, "it listens so"
@@ -181,6 +187,7 @@ class Reception:
     async def _receive(self, connection: FrameConnection) -> None:
         identity = self._identity()
         hello, established = await examine(connection, identity, now=self._clock(), check=self._check)
+        self._strangers.pop(cast("asyncio.Task[None]", asyncio.current_task()), None)
         if established.credential is not None:
             self._visits.admit(connection, established.credential)
         elif hello.role == Role.DATA:

@@ -26,6 +26,7 @@ from pystachio.io_scheduler.network.frames import (
 )
 from pystachio.io_scheduler.network.handshake import Initiator
 from tests.io_scheduler.network.insiders import KEY, identity, insider, introduced, stranger, victim
+from tests.io_scheduler.network.test_network import until
 
 pytestmark = pytest.mark.timeout(30)
 
@@ -68,6 +69,18 @@ async def test_a_crowd_does_not_keep_others_out_for_long() -> None:
         assert all(await asyncio.gather(*(guest.is_sent_away() for guest in crowd)))
         assert network.statistics().refused == 40
         for guest in crowd:
+            guest.leave()
+
+
+async def test_a_crowd_that_says_nothing_keeps_nobody_out() -> None:
+    """The oldest of it goes, and what it was is said; who has proved himself stays."""
+    async with victim(handshake_seconds=5.0, strangers=5) as (network, address):
+        waiting, established = await introduced(address, identity("waiting"), Role.CONTROL)
+        crowd = [await stranger(address) for _ in range(20)]
+        data, _ = await introduced(address, identity("waiting"), Role.DATA, established.session)
+        await until(lambda: network.peers == ("waiting",))
+        assert network.statistics().refused >= 15
+        for guest in (*crowd, waiting, data):
             guest.leave()
 
 
