@@ -26,7 +26,6 @@ from pystachio.planner.sql.errors import from_datafusion, is_selected_twice, is_
 from pystachio.planner.sql.guard import Admitted, admit
 from pystachio.planner.sql.membership import has_quantifier, refuse_own_column, refuse_repeated_comparison
 from pystachio.planner.sql.names import quoted, spelt_as_known
-from pystachio.planner.sql.patterns import is_misread
 from pystachio.planner.sql.text import on_one_line, tokenize
 from pystachio.planner.substrait.types import is_plannable
 
@@ -38,7 +37,10 @@ _PARSER_RECURSION: Final = 400
 # The size for new threads is the process's: two planners at once must not take each other's for what it was before.
 _STACK_SIZE: Final = threading.Lock()
 
+# Beside those that place predicates: constants are computed here as columns are (`planner.rewrites.constants`), and
+# not by rules of their own.
 _RULES_LEFT_OUT: Final = (
+    "simplify_expressions",
     "push_down_filter",
     "extract_equijoin_predicate",
     "eliminate_outer_join",
@@ -47,7 +49,7 @@ _RULES_LEFT_OUT: Final = (
     "extract_leaf_expressions",
     "push_down_leaf_projections",
 )
-# They make gigabytes out of two constants while the plan is simplified.
+# They would make gigabytes out of two constants.
 _FUNCTIONS_LEFT_OUT: Final = (
     "repeat",
     "lpad",
@@ -114,8 +116,6 @@ class SqlPlanner:
                 f"the statement has {admitted.placeholders} parameters, values given: {len(parameters)}"
             )
         values = {str(number): parameter(value) for number, value in enumerate(parameters, 1)}
-        if any(is_misread(str(values[str(number)].as_py())) for number in admitted.patterns):
-            raise Unsupported("a regular expression with a literal backslash as a parameter", hint="write it out")
         self._tell_of_tables(sql)
         return on_deep_stack(lambda: self._plan(sql, admitted, values))
 
@@ -204,7 +204,7 @@ def _context() -> Any:
         .set("datafusion.sql_parser.recursion_limit", str(_PARSER_RECURSION))
         .set("datafusion.sql_parser.map_string_types_to_utf8view", "false")
         .set("datafusion.execution.target_partitions", "1")
-        # A second pass would simplify the conditions of joins that the first made of NOT IN, and lose NULLs with them.
+        # A second pass would change the conditions of joins that the first made of NOT IN, and lose NULLs with them.
         .set("datafusion.optimizer.max_passes", "1")
     )
     context = SessionContext(config)
