@@ -21,8 +21,8 @@ import pyarrow as pa
 from pystachio.errors import InvalidRequest, PystachioError, SqlSyntaxError, Unsupported
 from pystachio.operators.batch import Schema
 from pystachio.parameter_values import no_parameter, plain
-from pystachio.planner.sql.duplicates import numbered
-from pystachio.planner.sql.errors import from_datafusion, is_selected_twice, is_unknown_column
+from pystachio.planner.sql.duplicates import numbered, of_subqueries, told_apart
+from pystachio.planner.sql.errors import from_datafusion, is_of_the_same_name, is_selected_twice, is_unknown_column
 from pystachio.planner.sql.guard import Admitted, admit
 from pystachio.planner.sql.membership import has_quantifier, refuse_own_column, refuse_repeated_comparison
 from pystachio.planner.sql.names import quoted, spelt_as_known
@@ -61,6 +61,13 @@ _FUNCTIONS_LEFT_OUT: Final = (
     "range",
 )
 _TABLE_FUNCTIONS_LEFT_OUT: Final = ("range", "generate_series")
+
+# What another spelling of the statement helps against.
+_RESPELT: Final = (
+    (is_selected_twice, numbered),
+    (is_of_the_same_name, told_apart),
+    (is_selected_twice, of_subqueries),
+)
 
 _QUOTES: Final = frozenset('"`')
 _LONG_TEXT: Final = 1 << 18
@@ -147,8 +154,9 @@ class SqlPlanner:
         except BaseException as error:
             if isinstance(error, PystachioError | KeyboardInterrupt | SystemExit):
                 raise
-            if is_selected_twice(error) and (text := numbered(admitted.sql, tokenize(admitted.sql))) != admitted.sql:
-                return self._plan(sql, replace(admitted, sql=text), parameters)
+            for is_meant, respelt in _RESPELT:
+                if is_meant(error) and (text := respelt(admitted.sql, tokenize(admitted.sql))) != admitted.sql:
+                    return self._plan(sql, replace(admitted, sql=text), parameters)
             if is_unknown_column(error) and (text := self._spelt(admitted.sql)) != admitted.sql:
                 # As it is written first: where that means something, nothing else is meant.
                 with suppress(SqlSyntaxError, InvalidRequest, Unsupported):
