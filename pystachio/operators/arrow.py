@@ -69,8 +69,8 @@ class _Exported:
 def column_from_arrow(array: pa.Array | pa.ChunkedArray) -> Column:
     """The array as a column on the CPU, sharing its memory where it can.
 
-    Raises Unsupported for nested types, DataError for values that no column can hold (uint64 above int64's range,
-    codes outside their dictionary).
+    Raises Unsupported for nested types and for uint64 above int64's range, DataError for codes outside their
+    dictionary.
     """
     if isinstance(array, pa.ChunkedArray):
         array = array.combine_chunks()
@@ -226,7 +226,7 @@ def _fixed_column(array: pa.Array) -> FixedColumn:
     elif physical == "u8":
         values = values.view(np.int64)
         if (values[validity.numpy()] if validity is not None else values).min(initial=0) < 0:
-            raise DataError("an unsigned 64-bit value is above the range of int64")
+            raise Unsupported("unsigned 64-bit values above 9223372036854775807")
     return FixedColumn(normalise_type(type_), torch.from_numpy(values), validity)
 
 

@@ -55,7 +55,7 @@ from pystachio.records import record
 from pystachio.runtime.context import Context
 
 _NULL: Final = pa.null()
-_NO_ROWS: Final = Batch((), 0, None)
+_ONE_ROW: Final = Batch((), 1, None)
 
 
 def evaluate(expression: Expression, batch: Batch, device: torch.device | None = None) -> Column:
@@ -68,6 +68,12 @@ def evaluate(expression: Expression, batch: Batch, device: torch.device | None =
     """
     operand = _operand(expression, batch)
     return constant(operand, batch.length, device or _device(batch)) if isinstance(operand, Literal) else operand
+
+
+def value_of(expression: Expression) -> Literal:
+    """The value of an expression that reads no fields. Raises what `evaluate` raises."""
+    operand = _operand(expression, _ONE_ROW)
+    return operand if isinstance(operand, Literal) else literal_at(operand, 0)
 
 
 def select(predicate: Expression, batch: Batch) -> torch.Tensor | None:
@@ -139,7 +145,7 @@ async def bound_again(ctx: Context, expression: Expression, earlier: Bound | Non
     for node in walk(expression):
         if isinstance(node, ScalarSubquery) and node not in scalars:
             value = cast(Literal, await ctx.slots["scalar", node.index].wait())
-            scalars[node] = cast(Literal, _cast(Cast(value, node.type), _NO_ROWS))
+            scalars[node] = cast(Literal, _cast(Cast(value, node.type), _ONE_ROW))
     if earlier is not None and all(_is_same(value, earlier.scalars[node]) for node, value in scalars.items()):
         return earlier
     bound = transform(expression, lambda node: scalars.get(node, node)) if scalars else expression
@@ -196,6 +202,8 @@ def _call(call: Call, batch: Batch) -> Operand:
             if argument.type == _NULL:
                 return all_null(call.type, rows, device)
     if constants_only:
+        if batch.length == 0:
+            return Literal(None, call.type)  # Nothing is computed, so nothing can fail.
         # Kernels want at least one column: one row of the subject will do.
         rows, device, subject = 1, torch.device("cpu"), function.subject
         column = constant(cast(Literal, arguments[subject]), rows, device)
@@ -217,6 +225,8 @@ def _cast(expression: Cast, batch: Batch) -> Operand:
         return casts.cast(operand, expression.type, null_on_failure=expression.null_on_failure)
     if operand.value is None or operand.type == expression.type:
         return Literal(operand.value, expression.type)
+    if batch.length == 0:
+        return Literal(None, expression.type)
     column = constant(operand, 1, torch.device("cpu"))
     return literal_at(casts.cast(column, expression.type, null_on_failure=expression.null_on_failure), 0)
 

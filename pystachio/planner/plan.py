@@ -7,6 +7,7 @@ Nothing here reads table data but the samples that predicates are tried on.
 from __future__ import annotations
 
 import threading
+import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -26,6 +27,7 @@ from pystachio.planner.logical import Query
 from pystachio.planner.pushdown import prune_columns
 from pystachio.planner.rewrites.rewrite import simplify
 from pystachio.planner.sharing import columns_to_sample, tables_of, unify, widen_reads
+from pystachio.planner.sql.constant_calls import constant_call
 from pystachio.planner.sql.statement import SqlPlanner, parameter
 from pystachio.planner.statistics import StatisticsCache
 from pystachio.planner.substrait.plan import read_plan
@@ -69,8 +71,12 @@ class _Generation:
 class Planner:
     """Plans statements for one session and keeps the latest plans. Safe for several threads; blocking."""
 
-    def __init__(self, statistics: StatisticsCache, kept: KeptPlans | None = None) -> None:
-        """`kept` has plans of other sessions, and keeps those of this one for others."""
+    def __init__(
+        self, statistics: StatisticsCache, kept: KeptPlans | None = None, clock: Callable[[], int] = time.time_ns
+    ) -> None:
+        """`kept` has plans of other sessions, and keeps those of this one for others. `clock`: ns since 1970 UTC, asked
+        once for a statement."""
+        self._clock = clock
         self._statistics = statistics
         self._kept = kept
         self._lock = threading.Lock()
@@ -105,7 +111,7 @@ class Planner:
                 made, tables = found
                 catalog.require_readable(tables)
                 return self._remembered(generation, key, made, tables)
-        query, names, cacheable = _read(statement, generation, scalars)
+        query, names, cacheable = _read(statement, generation, scalars, self._clock)
         tables = tables_of(query)
         catalog.require_readable(tables)
         facts = self._statistics.facts(catalog.tables)
@@ -151,13 +157,21 @@ class Planner:
 
 
 def _read(
-    statement: str | bytes, generation: _Generation, parameters: tuple[Any, ...]
+    statement: str | bytes, generation: _Generation, parameters: tuple[Any, ...], clock: Callable[[], int]
 ) -> tuple[Query, tuple[str, ...], bool]:
     """The logical plan, the names of its columns, and whether it is the same whenever it is made."""
     if isinstance(statement, bytes):
         return *read_plan(statement, generation.schemas), True
     planned = generation.sql.plan(statement, parameters)
-    return *read_plan(planned.substrait, generation.schemas, planned.null_aware, planned.decimals), planned.cacheable
+    query, names = read_plan(
+        planned.substrait,
+        generation.schemas,
+        planned.null_aware,
+        planned.decimals,
+        moment=clock(),
+        constant_call=constant_call,
+    )
+    return query, names, planned.cacheable
 
 
 def optimise(

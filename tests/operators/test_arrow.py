@@ -149,7 +149,7 @@ def test_codes_of_duplicates_are_equal() -> None:
 
 
 def test_a_uint64_above_int64_is_an_error() -> None:
-    with pytest.raises(DataError, match="unsigned"):
+    with pytest.raises(Unsupported, match="unsigned"):
         column_from_arrow(pa.array([2**63], pa.uint64()))
 
 

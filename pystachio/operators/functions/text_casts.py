@@ -17,6 +17,7 @@ from pystachio.operators.placement import on_host
 
 _TRUE: Final = pa.array(["true", "t", "yes", "y", "on", "1"], pa.large_string())
 _FALSE: Final = pa.array(["false", "f", "no", "n", "off", "0"], pa.large_string())
+_ZONE: Final = r":[0-9.]+(Z|[+-]\d\d(:?\d\d)?)\z"
 _DIGITS: Final = Context(prec=100)
 
 
@@ -43,7 +44,21 @@ def _parse(texts: pa.Array, type_: pa.DataType) -> pa.Array:
         return moments.cast(pa.timestamp(type_.unit)).cast(type_)
     if not (pa.types.is_integer(type_) or pa.types.is_floating(type_) or pa.types.is_temporal(type_)):
         raise Unsupported(f"a cast of a string to {type_}")
-    return texts.cast(type_)
+    try:
+        return texts.cast(type_)
+    except pa.ArrowInvalid:
+        if not (pa.types.is_date32(type_) or (pa.types.is_timestamp(type_) and type_.tz is None)):
+            raise
+        return _parse_moments(texts, type_)
+
+
+def _parse_moments(texts: pa.Array, type_: pa.DataType) -> pa.Array:
+    """Dates with a time, which goes, and times with a zone, as UTC."""
+    zoned = pc.or_kleene(pc.match_substring_regex(texts, _ZONE), texts.is_null())
+    suffix = pc.if_else(zoned, "", "Z").cast(texts.type)
+    in_utc = pc.binary_join_element_wise(texts, suffix, pa.scalar("", texts.type))
+    unit = type_.unit if pa.types.is_timestamp(type_) else "us"
+    return in_utc.cast(pa.timestamp(unit, "UTC")).cast(pa.timestamp(unit)).cast(type_, safe=False)
 
 
 def _parse_booleans(texts: pa.Array) -> pa.Array:

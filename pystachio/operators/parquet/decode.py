@@ -13,7 +13,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from pystachio.errors import DataError, PystachioError, ResourceExhausted
+from pystachio.errors import DataError, PystachioError, ResourceExhausted, Unsupported
 from pystachio.operators.arrow import column_from_arrow
 from pystachio.operators.column import Bounds, BytesColumn, Column, FixedColumn, normalise_type
 from pystachio.operators.kernels import native
@@ -127,7 +127,7 @@ class RowGroupDecoder:
         """All rows of a column of the file, or the first few.
 
         `bounds`: the range of the whole table's column, for which integers are narrowed. DataError names the place
-        when the bytes are not what the footer says.
+        when the bytes are not what the footer says, and Unsupported does for values that no column holds.
         """
         rows = self._rows if first_rows is None else min(first_rows, self._rows)
         if self._native is not None:
@@ -144,6 +144,9 @@ class RowGroupDecoder:
             ]
         except DataError as error:
             raise DataError(f"corrupt column: {self._place(column)}: {error.message}") from error
+        except Unsupported as error:
+            hint = "write the column as decimal(20, 0), or as double where that is exact enough"
+            raise Unsupported(f"{error.construct}: {self._place(column)}", hint=hint) from error
         except (pa.ArrowException, UnicodeDecodeError, OverflowError) as error:
             raise DataError(f"corrupt column: {self._place(column)}: {error}") from error
         return concat(parts)

@@ -18,6 +18,9 @@ from pystachio.operators.expressions import (
     Literal,
     transform,
 )
+from pystachio.planner.rewrites.comparisons import closer
+from pystachio.planner.rewrites.constants import constant, is_widening
+from pystachio.planner.rewrites.patterns import plainer
 
 TRUE: Final = Literal(True, pa.bool_())
 FALSE: Final = Literal(False, pa.bool_())
@@ -47,6 +50,8 @@ _OPPOSITE: Final = {
     "is_false": "is_not_false",
     "is_not_false": "is_false",
 }
+# What changes no integer on the right.
+_NEUTRAL: Final = {"add": 0, "subtract": 0, "multiply": 1, "divide": 1}
 # Mirrored, a comparison has its constant on the right.
 _MIRRORED: Final = {"equal": "equal", "not_equal": "not_equal", "lt": "gt", "lte": "gte", "gt": "lt", "gte": "lte"}
 
@@ -74,6 +79,9 @@ def either(operands: Iterable[Expression]) -> Expression:
 
 
 def _fold_node(node: Expression) -> Expression:
+    if isinstance(node, FieldReference | Literal):
+        return node
+    node = constant(node)
     match node:
         case Call(function="and", arguments=arguments):
             return both(arguments)
@@ -81,16 +89,20 @@ def _fold_node(node: Expression) -> Expression:
             return _fewer_alternatives(either(arguments))
         case Call(function="not", arguments=(operand,)):
             return _negated(operand)
-        case Call(function="is_null" | "is_not_null", arguments=(Literal(value=value),)):
-            return TRUE if (value is None) == (node.function == "is_null") else FALSE
         case Call(arguments=(first, second)) if node.function in _COMPARE:
             return _compared(node, first, second)
-        case Cast(operand=Literal(value=None)):
-            return Literal(None, node.type)
+        case Call(function="like" | "regexp_like"):
+            return plainer(node)
+        case Call(function="is_distinct_from" | "is_not_distinct_from"):
+            return closer(node)
+        case Call(function="coalesce", arguments=arguments):
+            return _chosen(node, arguments)
+        case Call(function=function, arguments=(first, Literal() as second)) if function in _NEUTRAL:
+            return _without_neutral(node, first, second)
         case InList(operand=operand, options=(option,)):
             return _fold_node(Call("equal", (operand, option), pa.bool_()))
         case InList(operand=operand, options=options):
-            return InList(operand, tuple(dict.fromkeys(options)), node.type)
+            return closer(InList(operand, tuple(dict.fromkeys(options)), node.type))
         case IfThen():
             return _fold_case(node)
         case _:
@@ -115,10 +127,12 @@ def _combined(function: str, operands: Iterable[Expression], *, absorbing: Liter
 
 def _negated(operand: Expression) -> Expression:
     match operand:
-        case Literal(value=value):
-            return NULL if value is None else FALSE if value else TRUE
         case Call(function="not", arguments=(inner,)):
             return inner
+        case Call(function="and", arguments=parts):
+            return either(_fold_node(_not(part)) for part in parts)
+        case Call(function="or", arguments=parts):
+            return both(_fold_node(_not(part)) for part in parts)
         case Call(function=function, arguments=arguments) if function in _OPPOSITE:
             # With NaN neither a < b nor a >= b holds.
             if function in _COMPARE and any(pa.types.is_floating(a.type) for a in arguments):
@@ -133,15 +147,48 @@ def _not(operand: Expression) -> Expression:
 
 
 def _compared(node: Call, first: Expression, second: Expression) -> Expression:
-    if isinstance(first, Literal) and isinstance(second, Literal):
-        if first.value is None or second.value is None:
-            return NULL
-        if first.type == second.type and not pa.types.is_floating(first.type) and not pa.types.is_interval(first.type):
-            return TRUE if _COMPARE[node.function](first.value, second.value) else FALSE
-        return node
-    if isinstance(first, Literal):
-        return Call(_MIRRORED[node.function], (second, first), node.type)
+    if isinstance(first, Literal) and not isinstance(second, Literal):
+        return _fold_node(Call(_MIRRORED[node.function], (second, first), node.type))
+    match node.function, first, second:
+        case "equal" | "not_equal", _, Literal(value=bool(value)) if not isinstance(first, Literal):
+            return first if value is (node.function == "equal") else _fold_node(_not(first))
+        case _, IfThen(), Literal() if all(isinstance(result, Literal) for result in _results(first)):
+            return _fold_node(_mapped(first, lambda result: Call(node.function, (result, second), pa.bool_())))
+        case _:
+            return closer(node)
+
+
+def _without_neutral(node: Call, first: Expression, second: Literal) -> Expression:
+    if first.type == node.type and pa.types.is_integer(node.type):
+        return first if second.value == _NEUTRAL[node.function] else node
+    if node.function == "multiply" and pa.types.is_decimal(second.type) and second.value == 10**second.type.scale:
+        return Cast(first, node.type) if is_widening(first.type, node.type) else node
     return node
+
+
+def _results(case: IfThen) -> tuple[Expression, ...]:
+    return (*(result for _, result in case.clauses), case.otherwise)
+
+
+def _mapped(case: IfThen, change: Callable[[Expression], Expression]) -> Expression:
+    """The CASE with other conditions as its results."""
+    clauses = tuple((condition, constant(change(result))) for condition, result in case.clauses)
+    return IfThen(clauses, constant(change(case.otherwise)), pa.bool_())
+
+
+def _chosen(node: Call, arguments: tuple[Expression, ...]) -> Expression:
+    """COALESCE without what is never chosen."""
+    kept: list[Expression] = []
+    for argument in arguments:
+        if not isinstance(argument, Literal):
+            kept.append(argument)
+        elif argument.value is not None:
+            kept.append(argument)
+            break
+    if len(kept) < 2:
+        only = kept[0] if kept else Literal(None, node.type)
+        return only if only.type == node.type else node
+    return node if len(kept) == len(arguments) else Call(node.function, tuple(kept), node.type)
 
 
 def _fold_case(node: IfThen) -> Expression:
@@ -227,10 +274,29 @@ def _only_true(predicate: Expression) -> Expression:
             return _fewer_alternatives(either(_only_true(argument) for argument in arguments))
         case Call(function="not", arguments=(IfThen() as inner,)) if _is_membership(inner):
             return both(_fold_node(_not(condition)) for condition, _ in inner.clauses)
-        case IfThen() if _is_membership(predicate):
-            return predicate.clauses[0][0]
+        case IfThen() if pa.types.is_boolean(predicate.type):
+            return _case_only_true(predicate)
+        case InList(operand=operand, options=options) if any(_is_null(option) for option in options):
+            known = tuple(option for option in options if not _is_null(option))
+            return _fold_node(InList(operand, known, predicate.type)) if known else FALSE
+        case Call(function="equal" | "lte" | "gte", arguments=(first, second)) if first == second:
+            return Call("is_not_null", (first,), pa.bool_())
         case _:
             return predicate
+
+
+def _is_null(expression: Expression) -> bool:
+    return isinstance(expression, Literal) and expression.value is None
+
+
+def _case_only_true(case: IfThen) -> Expression:
+    """The conditions alone, where they lead to nothing but true and all else to nothing but false or NULL."""
+    results = [isinstance(result, Literal) and result.value is True for result in _results(case)]
+    unknown = [not isinstance(result, Literal) for result in _results(case)]
+    true = (*results, False).index(False)
+    if any(results[true:]) or any(unknown[true:]):
+        return case
+    return either(_only_true(condition) for condition, _ in case.clauses[:true])
 
 
 def _is_membership(case: IfThen) -> bool:

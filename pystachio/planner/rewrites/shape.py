@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pyarrow as pa
 
-from pystachio.operators.expressions import Expression, FieldReference, JoinKind, Literal, walk
+from pystachio.operators.expressions import Cast, Expression, FieldReference, JoinKind, Literal, walk
 from pystachio.planner.logical import (
     Aggregate,
     Filter,
@@ -22,6 +22,7 @@ from pystachio.planner.logical import (
 )
 from pystachio.planner.rewrites.fold import FALSE, fold
 from pystachio.planner.rewrites.predicates import substitute
+from pystachio.planner.rewrites.sums import shared_sums
 
 
 def tidy(plan: LogicalPlan) -> LogicalPlan:
@@ -38,7 +39,9 @@ def tidy(plan: LogicalPlan) -> LogicalPlan:
         case Aggregate():
             tidied = replace(plan, input=tidy(plan.input))
             # Without keys there is a row even for no input, as there is in every grouping set without keys.
-            return _over(tidied) if plan.keys and not plan.grouping_sets else tidied
+            if is_empty(tidied.input) and plan.keys and not plan.grouping_sets:
+                return _empty(plan)
+            return shared_sums(tidied)
         case Limit():
             return _limit(tidy(plan.input), plan)
         case UnionAll():
@@ -56,7 +59,7 @@ def _empty(plan: LogicalPlan) -> Values:
     return Values((), plan.schema)
 
 
-def _over(plan: Filter | Sort | Aggregate) -> LogicalPlan:
+def _over(plan: Filter | Sort) -> LogicalPlan:
     return _empty(plan) if is_empty(plan.input) else plan
 
 
@@ -64,9 +67,11 @@ def _project(below: LogicalPlan, plan: Project) -> LogicalPlan:
     expressions = tuple(fold(expression) for expression in plan.expressions)
     if is_empty(below):
         return _empty(plan)
-    if isinstance(below, Project) and _is_cheap_to_merge(expressions, below.expressions):
-        merged = tuple(fold(substitute(expression, below.expressions)) for expression in expressions)
+    merged = _merged(expressions, below.expressions) if isinstance(below, Project) else None
+    if isinstance(below, Project) and merged is not None:
         return _project(below.input, Project(below.input, merged, plan.schema))
+    if isinstance(below, Project) and any(isinstance(part, Literal) for part in below.expressions):
+        expressions = tuple(fold(substitute(expression, _constants_in(below))) for expression in expressions)
     positions = [e.index if isinstance(e, FieldReference) else -1 for e in expressions]
     if positions == list(range(len(below.schema))):
         return below
@@ -82,10 +87,29 @@ def _narrowed(read: Read, positions: list[int]) -> Read | None:
     return Read(read.table, tuple(read.columns[p] for p in positions), tuple(read.schema[p] for p in positions))
 
 
-def _is_cheap_to_merge(outer: tuple[Expression, ...], inner: tuple[Expression, ...]) -> bool:
-    """Whether no expression that takes work would be evaluated twice."""
+def _constants_in(below: Project) -> tuple[Expression, ...]:
+    """What a projection above may read instead of its fields."""
+    return tuple(
+        part if isinstance(part, Literal) else FieldReference(position, part.type)
+        for position, part in enumerate(below.expressions)
+    )
+
+
+def _merged(outer: tuple[Expression, ...], inner: tuple[Expression, ...]) -> tuple[Expression, ...] | None:
+    """The outer expressions over what the inner ones read; None where work would be done twice."""
     uses = Counter(node.index for expression in outer for node in walk(expression) if isinstance(node, FieldReference))
-    return all(count == 1 or isinstance(inner[p], FieldReference | Literal) for p, count in uses.items())
+    repeated = {
+        inner[p] for p, count in uses.items() if count > 1 and not isinstance(inner[p], FieldReference | Literal)
+    }
+    # Comparisons with constants may need no cast.
+    if not all(isinstance(part, Cast) and isinstance(part.operand, FieldReference) for part in repeated):
+        return None
+    merged = tuple(fold(substitute(expression, inner)) for expression in outer)
+    if repeated:
+        left = Counter(node for expression in merged for node in walk(expression) if node in repeated)
+        if any(count > 1 for count in left.values()):
+            return None
+    return merged
 
 
 def _limit(below: LogicalPlan, plan: Limit) -> LogicalPlan:

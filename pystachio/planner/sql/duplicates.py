@@ -3,7 +3,8 @@
 DataFusion refuses a SELECT with two columns of one name, and its names for expressions leave casts out:
 `CAST(d AS INT)` and `CAST(d AS DOUBLE)` are both `d` there, as is the `d` of an ORDER BY. What has a cast and no name
 in the text is given one, and so is the second of two columns: what is written, with a number behind where that is the
-same. What differs by casts alone within an aggregate, or is grouped by, stays refused.
+same. Where aggregates, groups or what a subquery of IN puts out have the same name, casts and columns are put in
+COALESCE, of which they are the only operand: that is in the name and changes no value.
 """
 
 from __future__ import annotations
@@ -31,10 +32,42 @@ def numbered(sql: str, tokens: Sequence[Token]) -> str:
     for number, token in enumerate(tokens):
         if token.word == "SELECT":
             insertions += _names(sql, _items(tokens, number + 1), taken)
-    if not insertions:
-        return sql
+    return _inserted(sql, insertions) if insertions else sql
+
+
+def told_apart(sql: str, tokens: Sequence[Token]) -> str:
+    """The text with each CAST to a type in as many COALESCE as there are types before it, and one; the same object
+    when there is none, or they are there already."""
+    insertions: list[tuple[int, str]] = []
+    types: dict[tuple[str, ...], int] = {}
+    for number, token in enumerate(tokens[:-1]):
+        if token.word not in ("CAST", "TRY_CAST") or tokens[number + 1].text != "(":
+            continue
+        if number > 1 and tokens[number - 2].word == "COALESCE":
+            return sql
+        end = _behind_parentheses(tokens, number + 1)
+        last_as = max((p for p in range(number, end) if tokens[p].word == "AS"), default=number)
+        type_ = tuple(token.text for token in tokens[last_as + 1 : end - 1])
+        times = types.setdefault(type_, len(types) + 1)
+        insertions += [(token.start, "coalesce(" * times), (tokens[end - 1].end, ")" * times)]
+    return _inserted(sql, insertions) if insertions else sql
+
+
+def of_subqueries(sql: str, tokens: Sequence[Token]) -> str:
+    """The text with the columns that subqueries of IN put out in COALESCE; the same object when there are none."""
+    insertions: list[tuple[int, str]] = []
+    for number in range(len(tokens) - 3):
+        if tokens[number].word != "IN" or tokens[number + 1].text != "(" or tokens[number + 2].word != "SELECT":
+            continue
+        items = _items(tokens, number + 3)
+        if len(items) == 1 and _is_column(items[0]):
+            insertions += [(items[0][0].start, "coalesce("), (items[0][-1].end, ")")]
+    return _inserted(sql, insertions) if insertions else sql
+
+
+def _inserted(sql: str, insertions: Sequence[tuple[int, str]]) -> str:
     parts, at = [], 0
-    for offset, text in sorted(insertions):
+    for offset, text in sorted(insertions, key=lambda insertion: insertion[0]):
         parts += [sql[at:offset], text]
         at = offset
     return "".join((*parts, sql[at:]))

@@ -81,7 +81,7 @@ def from_datafusion(error: BaseException, written: str, parsed: str, tables: Col
         return InvalidRequest(f"the function {unfit['name']} does not take {unfit['type'] or 'these arguments'}")
     if is_selected_twice(error):
         return InvalidRequest("a column is selected twice", hint="give one of them another name with AS")
-    if "Schema contains duplicate" in text or "which would be ambiguous" in text:
+    if is_of_the_same_name(error):
         return InvalidRequest(
             "two columns, groups or aggregates have the same name (an expression's leaves casts out)",
             hint="give one of them another name with AS, in a subquery where it is a group or an argument",
@@ -97,6 +97,11 @@ def from_datafusion(error: BaseException, written: str, parsed: str, tables: Col
 def is_selected_twice(error: BaseException) -> bool:
     """Whether a SELECT has two columns of the same name."""
     return "Projections require unique expression names" in str(error)
+
+
+def is_of_the_same_name(error: BaseException) -> bool:
+    """Whether two aggregates, groups or columns inside of a statement have the same name."""
+    return "Schema contains duplicate" in str(error) or "which would be ambiguous" in str(error)
 
 
 def is_unknown_column(error: BaseException) -> bool:

@@ -11,7 +11,6 @@ from pystachio.planner.sql.chains import balance
 from pystachio.planner.sql.distinct_from import respell
 from pystachio.planner.sql.limits import require_bounded
 from pystachio.planner.sql.membership import has_exists, has_null_sensitive_in
-from pystachio.planner.sql.patterns import group, parameters
 from pystachio.planner.sql.text import QUERY_WORDS, Kind, Token, pointed_at, position_of, tokenize, words
 
 MOST_CHARACTERS: Final = 16 << 20
@@ -32,8 +31,7 @@ class Admitted:
     """A text that may be parsed. `placeholders` counts the values it needs.
 
     `has_null_sensitive_in` and `has_exists`: which subquery predicates it has (`membership`). `is_volatile`: its
-    plan holds a value of the moment it was made. `patterns`: the numbers of the values that are
-    regular expressions.
+    plan holds a value of the moment it was made.
     """
 
     sql: str
@@ -41,7 +39,6 @@ class Admitted:
     has_null_sensitive_in: bool
     has_exists: bool
     is_volatile: bool
-    patterns: frozenset[int]
 
 
 def admit(sql: str) -> Admitted:
@@ -61,10 +58,6 @@ def admit(sql: str) -> Admitted:
     end = tokens[-1].end
     placeholders = _placeholders(tokens)
     source = sql[:end]
-    patterns = parameters(tokens)
-    grouped = group(source, tokens)
-    if grouped != source:
-        source, tokens = grouped, tokenize(grouped)
     text = _respelt(source, tokens)
     unambiguous = respell(text, tokens if text == source else tokenize(text))
     chosen = tokens if unambiguous == source else tokenize(unambiguous)
@@ -81,7 +74,6 @@ def admit(sql: str) -> Admitted:
         has_null_sensitive_in(tokens),
         has_exists(tokens),
         is_volatile,
-        patterns,
     )
 
 

@@ -21,12 +21,11 @@ import pyarrow as pa
 from pystachio.errors import InvalidRequest, PystachioError, SqlSyntaxError, Unsupported
 from pystachio.operators.batch import Schema
 from pystachio.parameter_values import no_parameter, plain
-from pystachio.planner.sql.duplicates import numbered
-from pystachio.planner.sql.errors import from_datafusion, is_selected_twice, is_unknown_column
+from pystachio.planner.sql.duplicates import numbered, of_subqueries, told_apart
+from pystachio.planner.sql.errors import from_datafusion, is_of_the_same_name, is_selected_twice, is_unknown_column
 from pystachio.planner.sql.guard import Admitted, admit
 from pystachio.planner.sql.membership import has_quantifier, refuse_own_column, refuse_repeated_comparison
 from pystachio.planner.sql.names import quoted, spelt_as_known
-from pystachio.planner.sql.patterns import is_misread
 from pystachio.planner.sql.text import on_one_line, tokenize
 from pystachio.planner.substrait.types import is_plannable
 
@@ -38,7 +37,10 @@ _PARSER_RECURSION: Final = 400
 # The size for new threads is the process's: two planners at once must not take each other's for what it was before.
 _STACK_SIZE: Final = threading.Lock()
 
+# Beside those that place predicates: constants are computed here as columns are (`planner.rewrites.constants`), and
+# not by rules of their own.
 _RULES_LEFT_OUT: Final = (
+    "simplify_expressions",
     "push_down_filter",
     "extract_equijoin_predicate",
     "eliminate_outer_join",
@@ -47,7 +49,7 @@ _RULES_LEFT_OUT: Final = (
     "extract_leaf_expressions",
     "push_down_leaf_projections",
 )
-# They make gigabytes out of two constants while the plan is simplified.
+# They would make gigabytes out of two constants.
 _FUNCTIONS_LEFT_OUT: Final = (
     "repeat",
     "lpad",
@@ -59,6 +61,13 @@ _FUNCTIONS_LEFT_OUT: Final = (
     "range",
 )
 _TABLE_FUNCTIONS_LEFT_OUT: Final = ("range", "generate_series")
+
+# What another spelling of the statement helps against.
+_RESPELT: Final = (
+    (is_selected_twice, numbered),
+    (is_of_the_same_name, told_apart),
+    (is_selected_twice, of_subqueries),
+)
 
 _QUOTES: Final = frozenset('"`')
 _LONG_TEXT: Final = 1 << 18
@@ -114,8 +123,6 @@ class SqlPlanner:
                 f"the statement has {admitted.placeholders} parameters, values given: {len(parameters)}"
             )
         values = {str(number): parameter(value) for number, value in enumerate(parameters, 1)}
-        if any(is_misread(str(values[str(number)].as_py())) for number in admitted.patterns):
-            raise Unsupported("a regular expression with a literal backslash as a parameter", hint="write it out")
         self._tell_of_tables(sql)
         return on_deep_stack(lambda: self._plan(sql, admitted, values))
 
@@ -147,8 +154,9 @@ class SqlPlanner:
         except BaseException as error:
             if isinstance(error, PystachioError | KeyboardInterrupt | SystemExit):
                 raise
-            if is_selected_twice(error) and (text := numbered(admitted.sql, tokenize(admitted.sql))) != admitted.sql:
-                return self._plan(sql, replace(admitted, sql=text), parameters)
+            for is_meant, respelt in _RESPELT:
+                if is_meant(error) and (text := respelt(admitted.sql, tokenize(admitted.sql))) != admitted.sql:
+                    return self._plan(sql, replace(admitted, sql=text), parameters)
             if is_unknown_column(error) and (text := self._spelt(admitted.sql)) != admitted.sql:
                 # As it is written first: where that means something, nothing else is meant.
                 with suppress(SqlSyntaxError, InvalidRequest, Unsupported):
@@ -204,7 +212,7 @@ def _context() -> Any:
         .set("datafusion.sql_parser.recursion_limit", str(_PARSER_RECURSION))
         .set("datafusion.sql_parser.map_string_types_to_utf8view", "false")
         .set("datafusion.execution.target_partitions", "1")
-        # A second pass would simplify the conditions of joins that the first made of NOT IN, and lose NULLs with them.
+        # A second pass would change the conditions of joins that the first made of NOT IN, and lose NULLs with them.
         .set("datafusion.optimizer.max_passes", "1")
     )
     context = SessionContext(config)

@@ -11,6 +11,7 @@ from pystachio.errors import InvalidRequest, Unsupported
 from pystachio.operators.expressions import Call, Cast, Expression, IfThen, Literal
 from pystachio.operators.functions.registry import lookup
 from pystachio.operators.functions.types import common_type
+from pystachio.planner.rewrites.constants import constant
 from pystachio.planner.substrait.functions import scalar_name
 
 COMPARISONS: Final = frozenset(
@@ -76,6 +77,8 @@ def call(
         canonical, arguments = "log", arguments[::-1]
     elif canonical == "concat" and not is_datafusion:
         canonical = "concat_operator"
+    elif canonical == "regex_imatch":
+        canonical, arguments = "regexp_like", (*arguments, Literal("i", pa.string()))
     elif canonical == "if" or canonical == "iff":
         return _if(arguments)
     function = lookup(canonical)
@@ -114,7 +117,7 @@ def cast(expression: Expression, type_: pa.DataType) -> Expression:
     """The expression as `type_`."""
     if expression.type == type_:
         return expression
-    return Literal(None, type_) if _is_null(expression) else Cast(expression, type_)
+    return constant(Cast(expression, type_))
 
 
 def _cast_all(expressions: Sequence[Expression]) -> list[Expression]:

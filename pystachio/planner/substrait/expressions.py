@@ -24,7 +24,10 @@ from pystachio.operators.expressions import (
 )
 from pystachio.planner.logical import LogicalPlan
 from pystachio.planner.membership import any_match, exists
+from pystachio.planner.nullability import is_nullable
+from pystachio.planner.rewrites.constants import constant
 from pystachio.planner.substrait.calls import call, comparable, typed_alike
+from pystachio.planner.substrait.datafusion_functions import translated
 from pystachio.planner.substrait.functions import function_name
 from pystachio.planner.substrait.literals import read_literal
 from pystachio.planner.substrait.reading import MOST_EXPRESSIONS_DEEP, SUBQUERY_DEPTH, Reading
@@ -66,7 +69,7 @@ class Scope:
 def read_expression(message: _Message, scope: Scope, depth: int = 0) -> Expression:
     """The expression; Unsupported or InvalidRequest, naming what is wrong, for what cannot be read."""
     if depth > MOST_EXPRESSIONS_DEEP:
-        raise Unsupported(f"an expression nested more than {MOST_EXPRESSIONS_DEEP} deep")
+        return _deep_constant(message, scope)
     kind = message.WhichOneof("rex_type")
     match kind:
         case "selection":
@@ -74,15 +77,15 @@ def read_expression(message: _Message, scope: Scope, depth: int = 0) -> Expressi
         case "literal":
             return read_literal(message.literal)
         case "scalar_function":
-            return _function(message.scalar_function, scope, depth)
+            return constant(_function(message.scalar_function, scope, depth))
         case "cast":
-            return _cast(message.cast, scope, depth)
+            return constant(_cast(message.cast, scope, depth))
         case "if_then":
-            return _if_then(message.if_then, scope, depth)
+            return constant(_if_then(message.if_then, scope, depth))
         case "switch_expression":
             return _switch(message.switch_expression, scope, depth)
         case "singular_or_list":
-            return _in_list(message.singular_or_list, scope, depth)
+            return constant(_in_list(message.singular_or_list, scope, depth))
         case "multi_or_list":
             return _multi_in_list(message.multi_or_list, scope, depth)
         case "subquery":
@@ -96,6 +99,23 @@ def read_expression(message: _Message, scope: Scope, depth: int = 0) -> Expressi
             raise InvalidRequest("a Substrait expression without a kind")
         case _:
             raise Unsupported(f"the Substrait expression {kind}")
+
+
+def _deep_constant(message: _Message, scope: Scope) -> Literal:
+    """What is nested too deep for everything else, as a chain of operators between constants is: without recursion."""
+    calls: list[algebra_pb2.Expression.ScalarFunction] = []
+    while message.WhichOneof("rex_type") == "scalar_function" and message.scalar_function.arguments:
+        calls.append(message.scalar_function)
+        message = message.scalar_function.arguments[0].value
+    found = read_literal(message.literal) if message.WhichOneof("rex_type") == "literal" else None
+    while found is not None and calls:
+        outer = calls.pop()
+        rest = tuple([_argument(argument, scope, MOST_EXPRESSIONS_DEEP - 1) for argument in outer.arguments[1:]])
+        value = constant(_called(outer, (found, *rest), scope))
+        found = value if isinstance(value, Literal) else None
+    if found is None:
+        raise Unsupported(f"an expression nested more than {MOST_EXPRESSIONS_DEEP} deep")
+    return found
 
 
 def read_condition(message: _Message, scope: Scope) -> Expression:
@@ -133,10 +153,43 @@ def _function(message: algebra_pb2.Expression.ScalarFunction, scope: Scope, dept
     name = function_name(scope.reading.functions, message.function_reference)
     if name in ("and", "or"):
         return _chain(name, message, scope, depth)
+    if name == "array_has":
+        return _array_has(message, scope, depth)
     arguments = tuple([_argument(argument, scope, depth) for argument in message.arguments] or [])
-    arguments = arguments or _all(message.args, scope, depth)
-    declared = read_type(message.output_type)[0] if message.HasField("output_type") else None
-    return call(name, arguments, declared, is_datafusion=scope.reading.is_datafusion)
+    return _called(message, arguments or _all(message.args, scope, depth), scope)
+
+
+def _called(
+    message: algebra_pb2.Expression.ScalarFunction, arguments: tuple[Expression, ...], scope: Scope
+) -> Expression:
+    reading, declared = scope.reading, _declared(message)
+    name = function_name(reading.functions, message.function_reference)
+    if reading.is_datafusion:
+        found = translated(name, arguments, declared, reading.moment, reading.constant_call)
+        if found is not None:
+            return found
+    if name in ("is_null", "is_not_null") and len(arguments) == 1 and not is_nullable(arguments[0], scope.plan.schema):
+        return Literal(name == "is_not_null", pa.bool_())
+    return call(name, arguments, declared, is_datafusion=reading.is_datafusion)
+
+
+def _declared(message: algebra_pb2.Expression.ScalarFunction) -> pa.DataType | None:
+    """The type that the plan states for the result. DataFusion's type of NULL is none of ours."""
+    if not message.HasField("output_type") or message.output_type.HasField("user_defined"):
+        return None
+    return read_type(message.output_type)[0]
+
+
+def _array_has(message: algebra_pb2.Expression.ScalarFunction, scope: Scope, depth: int) -> Expression:
+    """Whether a list that is written out has a value: IN."""
+    if len(message.arguments) == 2 and message.arguments[0].value.WhichOneof("rex_type") == "scalar_function":
+        listed = message.arguments[0].value.scalar_function
+        if function_name(scope.reading.functions, listed.function_reference) == "make_array" and listed.arguments:
+            wanted = _argument(message.arguments[1], scope, depth)
+            options = [_argument(argument, scope, depth) for argument in listed.arguments]
+            operand, *alike = typed_alike((wanted, *options))
+            return InList(operand, tuple(alike), pa.bool_())
+    raise Unsupported("lists of values that are computed")
 
 
 def _argument(message: algebra_pb2.FunctionArgument, scope: Scope, depth: int) -> Expression:
@@ -185,7 +238,14 @@ def _cast(message: algebra_pb2.Expression.Cast, scope: Scope, depth: int) -> Exp
     written = scope.reading.written_decimals
     if written is not None and pa.types.is_floating(operand.type) and pa.types.is_decimal(target):
         return Cast(operand, target, null_on_failure) if target in written else operand
+    if written is not None and target not in written and _loses_digits(operand.type, target):
+        return operand
     return operand if operand.type == target else Cast(operand, target, null_on_failure)
+
+
+def _loses_digits(source: pa.DataType, target: pa.DataType) -> bool:
+    """Whether decimals are rounded, as those beside floats are by DataFusion."""
+    return bool(pa.types.is_decimal(source) and pa.types.is_decimal(target) and target.scale < source.scale)
 
 
 def _if_then(message: algebra_pb2.Expression.IfThen, scope: Scope, depth: int) -> Expression:

@@ -82,6 +82,7 @@ _NEGATED: Final[Mapping[str, str]] = {
     "!~~": "like",
     "!~~*": "ilike",
     "regex_not_match": "regexp_like",
+    "regex_not_imatch": "regex_imatch",
 }
 
 _AGGREGATE: Final[Mapping[str, str]] = {

@@ -16,6 +16,7 @@ from substrait import algebra_pb2, plan_pb2
 from pystachio.errors import InvalidRequest, Unsupported
 from pystachio.operators.batch import Field, Schema
 from pystachio.planner.logical import LogicalPlan, Project, Query
+from pystachio.planner.substrait.datafusion_functions import ConstantCall
 from pystachio.planner.substrait.functions import declared_functions
 from pystachio.planner.substrait.literals import read_literal
 from pystachio.planner.substrait.reading import Reading
@@ -30,13 +31,18 @@ def read_plan(
     tables: Mapping[str, Schema],
     null_aware: Sequence[bool | None] = (),
     written_decimals: Collection[pa.DataType] | None = None,
+    *,
+    moment: int | None = None,
+    constant_call: ConstantCall | None = None,
 ) -> tuple[Query, tuple[str, ...]]:
     """The query that a Substrait plan stands for, and the names of its columns.
 
     `null_aware` says for each join, in pre-order, whether it stands for [NOT] IN (see `Reading`); Substrait itself
     cannot express that. `written_decimals` are the decimal types that the statement casts to: other casts of floats to
     decimals are DataFusion's, for comparisons and results of both kinds; they round, or fail on large values, so the
-    decimals become floats instead. None: all casts are meant. Raises InvalidRequest, Unsupported, NotFound.
+    decimals become floats instead. None: all casts are meant. `moment` is what `now()` means, in ns since 1970 UTC.
+    `constant_call` computes functions of constants that only DataFusion has. Raises InvalidRequest, Unsupported,
+    NotFound.
     """
     if len(data) > _MOST_BYTES:
         raise InvalidRequest(f"a Substrait plan of {len(data)} bytes; at most {_MOST_BYTES} are read")
@@ -54,6 +60,8 @@ def read_plan(
         shared=shared,
         read_relation=read_relation,
         written_decimals=written_decimals,
+        moment=moment,
+        constant_call=constant_call,
     )
     top, names = _root(roots)
     root = read_relation(top, reading)

@@ -13,6 +13,7 @@ from pystachio.errors import Unsupported
 from pystachio.operators.batch import Schema
 from pystachio.operators.expressions import Literal
 from pystachio.planner.logical import LogicalPlan
+from pystachio.planner.substrait.datafusion_functions import ConstantCall
 
 # Everything that walks plans and expressions recurses, and Python allows about a thousand frames.
 MOST_RELATIONS_DEEP: Final = 150
@@ -30,7 +31,7 @@ class Reading:
     `null_aware[i]` is about the i-th join in pre-order (a join before its inputs, inputs before the subqueries in
     expressions): whether it stands for [NOT] IN, whose NULLs count; None when the producer cannot tell.
 
-    `written_decimals`: see `substrait.read_plan`.
+    `written_decimals`, `moment` and `constant_call`: see `substrait.read_plan`.
     """
 
     tables: Mapping[str, Schema]
@@ -41,6 +42,8 @@ class Reading:
     shared: Sequence[algebra_pb2.Rel]
     read_relation: Callable[[algebra_pb2.Rel, Reading, int], LogicalPlan]
     written_decimals: Collection[pa.DataType] | None = None
+    moment: int | None = None
+    constant_call: ConstantCall | None = None
     scalars: list[LogicalPlan] = field(default_factory=list)
     joins: int = 0
     relations: int = 0

@@ -9,7 +9,7 @@ import pyarrow as pa
 from substrait import algebra_pb2
 
 from pystachio.errors import InvalidRequest, Unsupported
-from pystachio.operators.expressions import Expression, FieldReference, Literal, SortKey
+from pystachio.operators.expressions import Call, Cast, Expression, FieldReference, Literal, SortKey, walk
 from pystachio.planner.joins.condition import fields_for, select_fields, with_fields
 from pystachio.planner.logical import Filter, Limit, LogicalPlan, Project, Sort
 from pystachio.planner.substrait.aggregates import read_aggregate
@@ -126,15 +126,23 @@ def _read_fetch(message: algebra_pb2.FetchRel, reading: Reading, depth: int) -> 
 
 def _bound(message: algebra_pb2.FetchRel, name: str, scope: Scope) -> int | None:
     if message.WhichOneof(f"{name}_mode") == f"{name}_expr":
-        expression = read_expression(getattr(message, f"{name}_expr"), scope)
+        written = getattr(message, f"{name}_expr")
+        expression = read_expression(written, scope)
         if not isinstance(expression, Literal) or not pa.types.is_integer(expression.type):
+            if all(isinstance(node, Literal | Call | Cast) for node in walk(expression)):
+                raise InvalidRequest(f"a {name} of rows that is no number of 64 bits")
             raise Unsupported(f"a computed {name} of rows")
         value = expression.value
+        if value is not None and value < 0 and written.WhichOneof("rex_type") != "literal":
+            raise InvalidRequest(f"a negative {name} of rows: {value}")
     elif message.WhichOneof(f"{name}_mode") == name:
         value = getattr(message, name)
     else:
         value = None
     if value is None or (name == "count" and value == _ALL_ROWS):
+        return None
+    if value < 0 and name == "count" and scope.reading.is_datafusion:
+        # A limit and an offset above a sort, added, are beyond 64 bits; a negative number in a statement is refused.
         return None
     if value < 0:
         raise InvalidRequest(f"a negative {name} of rows: {value}")

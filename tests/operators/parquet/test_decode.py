@@ -131,13 +131,14 @@ async def test_all_null(tmp_path: Path) -> None:
             assert file.chunks(index)[0].statistics.low is None
 
 
-async def test_uint64_beyond_int64_is_a_data_error(tmp_path: Path) -> None:
+async def test_uint64_beyond_int64_is_unsupported(tmp_path: Path) -> None:
     path = write(pa.table({"u": pa.array([1, 2**63], pa.uint64())}), tmp_path / "t.parquet")
     async with reading() as client:
         file = await open_file(client, path)
         assert file.chunks(0)[0].statistics.high == 2**63
-        with pytest.raises(DataError, match="column 'u'"):
+        with pytest.raises(Unsupported, match="column 'u'") as caught:
             await decode(client, file, [0], 0)
+        assert "decimal(20, 0)" in (caught.value.hint or "")
 
 
 async def test_nested_columns_are_known_but_not_read(tmp_path: Path) -> None:

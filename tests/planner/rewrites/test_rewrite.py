@@ -12,6 +12,7 @@ from pystachio.operators.expressions import (
     Call,
     Expression,
     FieldReference,
+    IfThen,
     InList,
     JoinKind,
     Literal,
@@ -119,7 +120,11 @@ def test_floats_are_not_mirrored_under_not() -> None:
         (call("and", ONE, NULL), FALSE),
         (call("or", ONE, NULL), ONE),
         (call("or", call("and", ONE, NULL), TWO), TWO),
-        (call("not", call("and", ONE, NULL)), call("not", call("and", ONE, NULL))),
+        (call("not", call("and", ONE, NULL)), call("not_equal", X, number(1))),
+        (InList(X, (number(1), Literal(None, INTEGER)), BOOL), ONE),
+        (call("equal", X, X), call("is_not_null", X)),
+        (IfThen(((ONE, TRUE), (TWO, FALSE)), NULL, BOOL), ONE),
+        (IfThen(((ONE, FALSE), (TWO, TRUE)), NULL, BOOL), IfThen(((ONE, FALSE), (TWO, TRUE)), NULL, BOOL)),
     ],
 )
 def test_null_is_false_where_only_true_counts(predicate: Expression, expected: Expression) -> None:
@@ -296,7 +301,8 @@ TWO_AS_ONE = call("equal", Y, number(1))
 
 def test_predicates_stay_above_where_there_is_always_a_row() -> None:
     empty_key = Aggregate(READ_T, (), (), ())
-    plan = simplify_plan(Filter(empty_key, call("equal", Literal(1, pa.int32()), Literal(2, INTEGER))))
+    undefined = Call("divide", (number(1), number(0)), INTEGER)
+    plan = simplify_plan(Filter(empty_key, call("equal", undefined, number(2))))
     assert isinstance(plan, Filter)
     rollup = Aggregate(READ_T, (0,), (), (T[0], Field("set", pa.int32())), ((0,), ()))
     assert isinstance(simplify_plan(Filter(rollup, ONE)), Filter)
