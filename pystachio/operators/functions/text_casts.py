@@ -46,10 +46,13 @@ def _parse(texts: pa.Array, type_: pa.DataType) -> pa.Array:
         raise Unsupported(f"a cast of a string to {type_}")
     try:
         return texts.cast(type_)
-    except pa.ArrowInvalid:
+    except pa.ArrowInvalid as error:
         if not (pa.types.is_date32(type_) or (pa.types.is_timestamp(type_) and type_.tz is None)):
             raise
-        return _parse_moments(texts, type_)
+        try:
+            return _parse_moments(texts, type_)
+        except pa.ArrowInvalid:
+            raise error from None
 
 
 def _parse_moments(texts: pa.Array, type_: pa.DataType) -> pa.Array:
