@@ -20,8 +20,8 @@ from pystachio.io_scheduler.devices.ucx import OPTIONS
 from pystachio.io_scheduler.devices.ucx_library import load_ucxx
 
 UCX_OPTIONS = {"TLS": "tcp"}
-LANES = 4
-"""Messages on their way at once, as many as of ours."""
+LANES = 8
+"""Messages on their way at once, as many as of ours (`network_peer.FLOOD_LANES`)."""
 _DATA, _DONE = 1, 2
 _WAIT_MILLISECONDS = 1000
 

@@ -119,6 +119,8 @@ def wait_text(wait: Wait) -> str:
             what = f"{readable_bytes(wait.nbytes)} of {wait.what} memory"
         case Reason.CLIENT:
             what = "its client"
+        case Reason.NODE:
+            what = "another node"
     return f"{what}, behind {behind}" if behind else what
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import threading
+import time
 from collections.abc import Callable
 from concurrent.futures import Future, InvalidStateError
 from contextlib import suppress
@@ -12,7 +13,7 @@ from itertools import count
 from typing import TypeVar
 
 from pystachio.endpoint import Endpoint
-from pystachio.errors import InternalError, InvalidRequest, NodeLost, PystachioError
+from pystachio.errors import InternalError, InvalidRequest, NodeLost, PystachioError, Unauthorized
 from pystachio.io_scheduler.network.tls import TlsFiles
 from pystachio.io_scheduler.network.tokens import Token
 from pystachio.io_scheduler.network.visits import Visitor, visit
@@ -130,7 +131,12 @@ class Connection:
                     async with asyncio.timeout(_CLOSE_SECONDS / 2):
                         await visitor.drained()  # the last words: plans that were cancelled
 
-    def _lost(self, error: NodeLost) -> NodeLost:
+    def _lost(self, error: NodeLost) -> PystachioError:
+        """Whoever's token has expired is sent away, which is not the node's end."""
+        try:
+            self._token.credential.check(time.time())
+        except Unauthorized as expired:
+            return expired
         welcome = getattr(self, "welcome", None)
         name = "the node" if welcome is None else f"the node {welcome.node}"
         return NodeLost(

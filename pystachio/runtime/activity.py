@@ -20,6 +20,7 @@ class Reason(StrEnum):
     WORKER = "worker"
     MEMORY = "memory"
     CLIENT = "client"
+    NODE = "node"
 
 
 @dataclass(frozen=True, slots=True)

@@ -89,7 +89,7 @@ class ClusterPlan:
         try:
             await self._run_attempts()
         except (asyncio.CancelledError, NodeStopped):
-            self._error = Cancelled("the plan was cancelled: its node has stopped", plan_id=self.plan_id)
+            self._error = self._stopped()
         except PystachioError as error:
             self._error = error
             error.plan_id = error.plan_id or self.plan_id
@@ -101,6 +101,13 @@ class ClusterPlan:
             if self._error is not None:
                 self._forget_rows()
             self._changed.notify_all()
+
+    def _stopped(self) -> PystachioError:
+        """To whoever did not cancel the plan the node is lost, as if it had died."""
+        if self._is_cancelled:
+            return Cancelled("the plan was cancelled: its node has stopped", plan_id=self.plan_id)
+        node = self._node.coordinator.node
+        return NodeLost("the node has stopped before the plan's end", node=node, plan_id=self.plan_id)
 
     async def _run_attempts(self) -> None:
         retries, outdated = self._node.coordinator.retries, 0

@@ -86,6 +86,7 @@ def test_waits_in_words() -> None:
     assert wait_text(Wait(Reason.WORKER, "worker", 0, ("a",))) == "a worker, behind a"
     assert wait_text(Wait(Reason.MEMORY, "host", 1024)) == "1.0 KiB of host memory"
     assert wait_text(Wait(Reason.CLIENT, "client")) == "its client"
+    assert wait_text(Wait(Reason.NODE, "node")) == "another node"
 
 
 def test_columns() -> None:

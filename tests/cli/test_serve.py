@@ -23,7 +23,7 @@ from typer.testing import CliRunner
 
 import pystachio as ps
 from pystachio.cli.main import app
-from pystachio.errors import Cancelled, NodeLost, PystachioError, ResourceExhausted
+from pystachio.errors import Cancelled, NodeLost, ResourceExhausted
 from pystachio.io_scheduler.network.tokens import TokenRole, issue, read
 from tests.cli.served_process import MAIN, serving
 
@@ -267,8 +267,9 @@ def test_a_node_that_is_told_twice_cancels_its_plans(
         code, log = served.ended()
         assert code == expected, log
         assert "cancelled" in log
-        with pytest.raises(PystachioError):
+        with pytest.raises(NodeLost) as caught:  # not as if the client had cancelled them
             list(batches)
+        assert caught.value.retryable
 
 
 def test_plans_that_take_too_long_are_cancelled(config: Path, tables: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -282,6 +283,8 @@ def test_plans_that_take_too_long_are_cancelled(config: Path, tables: Path, monk
         served.signal(signal.SIGTERM)
         code, log = served.ended()
         assert (code, "drain_seconds" in log) == (1, True), log
+        with pytest.raises(NodeLost):
+            list(batches)
 
 
 def test_a_node_that_joins_serves_as_a_member(node: str, config: Path, tables: Path) -> None:

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from pystachio.errors import Cancelled, DataError
+from pystachio.errors import Cancelled, DataError, NodeLost
 from pystachio.planner.distribution.distribution import Preference
 from pystachio.running_plan import RunningPlan
 from pystachio.runtime.host import NodeStopped
@@ -138,7 +138,7 @@ def test_cancelling_reaches_every_node(session: Session, nodes: list[ClusterNode
         wait_until_idle(nodes, seconds=0.5)
 
 
-def test_a_plan_whose_node_has_stopped_before_its_part_began_is_cancelled(
+def test_a_plan_whose_node_has_stopped_before_its_part_began_has_lost_it(
     session: Session, nodes: list[ClusterNode], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def start(plan: RunningPlan, urgency: object) -> None:
@@ -146,8 +146,9 @@ def test_a_plan_whose_node_has_stopped_before_its_part_began_is_cancelled(
 
     with monkeypatch.context() as patched:
         patched.setattr(RunningPlan, "start", start)
-        with pytest.raises(Cancelled, match="its node has stopped"):
+        with pytest.raises(NodeLost, match="the node has stopped before the plan's end") as raised:
             session.sql("select sum(n) from numbers where n >= 5 and text like '%row%'").to_arrow()
+    assert raised.value.retryable
     wait_until_idle(nodes)
 
 

@@ -315,6 +315,22 @@ async def told(host: str, port: int, known: Token, body: bytes) -> bytes:
         return await visitor.receive()
 
 
+def test_who_is_sent_away_because_a_token_expired_is_told_so(nodes: list[ServedNode]) -> None:
+    host, port = address_of(nodes[0].node)
+    passing = token(expires_at=int(time.time()) + 2)
+
+    def ask_for_seconds(session: RemoteSession) -> None:
+        for _ in range(500):
+            session.sql("select 1 as one").to_arrow()
+            time.sleep(0.01)
+
+    with (
+        ps.connect(f"pystachio://{host}:{port}", token=str(passing)) as session,
+        pytest.raises(Unauthorized, match=r"the token has expired .*: test"),
+    ):
+        ask_for_seconds(session)
+
+
 WRONG_TOKENS = [
     token(secret=b"another secret"),
     token(expires_at=int(time.time()) - 1),

@@ -108,6 +108,13 @@ async def test_a_job_waits_behind_the_plans_on_the_workers(pool: WorkerPool, mem
     await asyncio.gather(*jobs)
 
 
+async def test_another_node_that_is_awaited_is_no_client(pool: WorkerPool, memory: Memory) -> None:
+    BATCH.begin_remote()
+    assert seen(pool, memory)["batch"].waits == (Wait(Reason.NODE, "node"),)
+    BATCH.end_remote()
+    assert seen(pool, memory)["batch"].waits == ()
+
+
 async def test_a_client_that_has_yet_to_read(pool: WorkerPool, memory: Memory) -> None:
     BATCH.begin_unread()
     assert seen(pool, memory)["batch"].waits == (Wait(Reason.CLIENT, "client"),)
