@@ -54,6 +54,7 @@ from pystachio.server.elsewhere import FilesElsewhere
 from pystachio.server.file_looks import FileLooks
 from pystachio.server.fragments import Fragments
 from pystachio.server.long_messages import traffic_plan
+from pystachio.server.own_tables import require_readable
 from pystachio.server.refused_contacts import RefusedArrivals
 from pystachio.trace.plan_trace import PlanTrace
 
@@ -251,6 +252,8 @@ class ClusterNode:
             )
             self.fragments = Fragments(self.plane, node, transfers, self.network, looks)
             self._elsewhere = FilesElsewhere(self.plane, transfers, looks, client_folders=self.cluster.client_folders)
+            # A node that cannot serve is nobody's member meanwhile.
+            await require_readable(self.cluster.data, looks, transfers)
             try:
                 listening = await self.network.listen(endpoint.host, endpoint.port)
             except OSError as error:

@@ -384,6 +384,16 @@ def test_what_does_not_start(options: list[str], problem: str, config: Path) -> 
     assert "Traceback" not in done.stderr
 
 
+def test_a_node_with_a_broken_folder_disturbs_no_cluster(node: str, config: Path, tmp_path: Path) -> None:
+    looking = ["status", "--node", node, "--config", str(config), "--json"]
+    before = json.loads(run(*looking).stdout)["epoch"]
+    (tmp_path / "numbers.parquet").write_text("no table at all")
+    options = [f"--config={config}", "--name=broken", f"--join={node}", f"--data={tmp_path}"]
+    done = subprocess.run([*MAIN, "serve", *options], capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stdout, "not a Parquet file" in done.stderr) == (1, "", True)
+    assert json.loads(run(*looking).stdout)["epoch"] == before
+
+
 def test_a_secret_that_others_can_read_and_a_port_that_is_taken(config: Path, tmp_path: Path) -> None:
     secret = tmp_path / "secret"
     secret.write_bytes((config.parent / "secret").read_bytes())
