@@ -15,7 +15,7 @@ from typing import Protocol
 from pystachio.config import ClusterSettings, EmulatedNetwork, Settings
 from pystachio.embedded import EmbeddedNode, OpenBeside, SessionStatistics
 from pystachio.endpoint import Endpoint, parse_endpoint
-from pystachio.errors import ResourceExhausted
+from pystachio.errors import InvalidRequest, PystachioError, ResourceExhausted
 from pystachio.io_scheduler.client import HostBuffer
 from pystachio.io_scheduler.core.request import Extent, Link, PriorityClass
 from pystachio.io_scheduler.devices import Device
@@ -93,8 +93,9 @@ class ClusterNode:
         """`visited` is called on the loop with each client. `emulate` is that of `Network`, in place of the settings'.
         `embed` makes what the node stands on; `instance` and `chance` are those of `ControlPlane`.
 
-        Raises ResourceExhausted (no thread, no files), InvalidRequest, Unsupported (the transport that was asked for),
-        and for an address that cannot be had.
+        Raises InvalidRequest (TLS files, a folder of `data` that is missing, a host that nobody knows), Unsupported
+        (the transport that was asked for), DataError (a file in a folder of `data`), ResourceExhausted (no thread, no
+        files, an address that cannot be had).
         """
         self.name = name
         self.settings = settings
@@ -103,7 +104,7 @@ class ClusterNode:
         self._visited = visited
         self._emulate = emulate or _emulated(cluster.emulated)
         self._preference = preference
-        self._transport = choose_transport(cluster.transport)
+        self._transport = choose_transport(cluster.transport, with_tls=cluster.has_tls)
         self._clock: Clock = SystemClock()
         self.plane = ControlPlane(
             name, instance=instance or secrets.token_hex(8), discovery=discovery, clock=self._clock, chance=chance
@@ -257,11 +258,7 @@ class ClusterNode:
             try:
                 listening = await self.network.listen(endpoint.host, endpoint.port)
             except OSError as error:
-                raise ResourceExhausted(
-                    f"the node cannot listen at {self.cluster.listen}: {error.strerror or error}",
-                    setting="cluster_listen",
-                    hint=_listen_hint(error),
-                ) from error
+                raise _cannot_listen(self.cluster.listen, error) from error
             self.address = (listening.host, listening.port)
             await resources.enter_async_context(self.fragments)
             await resources.enter_async_context(self._elsewhere)
@@ -280,16 +277,22 @@ class ClusterNode:
         return host, port or self.address[1]
 
 
-def _listen_hint(error: OSError) -> str:
-    if isinstance(error, socket.gaierror):
-        return "no host of this name is known here: write an address of this machine, or a name that it has"
+def _cannot_listen(where: str, error: OSError) -> PystachioError:
+    """InvalidRequest for what stays so, ResourceExhausted for what may pass: a port is free again, an address comes."""
+    message = f"the node cannot listen at {where}: {error.strerror or error}"
+    if isinstance(error, socket.gaierror) and error.errno == socket.EAI_NONAME:
+        hint = "no host of this name is known here: write an address of this machine, or a name that it has"
+        return InvalidRequest(message, hint=hint)
     match error.errno:
-        case errno.EADDRNOTAVAIL:
-            return "this machine does not have the address: listen at one that it has, and advertise the other"
         case errno.EACCES:
-            return "ports below 1024 are for root: take another"
+            return InvalidRequest(message, hint="ports below 1024 are for root: take another")
+        case errno.EADDRNOTAVAIL:
+            hint = "this machine does not have the address: listen at one that it has, and advertise the other"
+        case errno.EADDRINUSE:
+            hint = "somebody listens there already: take another port; port 0 takes a free one"
         case _:
-            return "port 0 takes a free one"
+            hint = "see that the address is one of this machine's; port 0 takes a free port"
+    return ResourceExhausted(message, setting="cluster_listen", hint=hint)
 
 
 def _emulated(network: EmulatedNetwork | None) -> Callable[[Device], Device] | None:
