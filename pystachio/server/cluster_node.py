@@ -116,6 +116,14 @@ class ClusterNode:
         )
 
     @property
+    def advertised(self) -> Endpoint:
+        """Where others find this node, once it listens."""
+        if self.cluster.advertise is None:
+            return Endpoint(*self.address)
+        host, port = parse_endpoint(self.cluster.advertise)
+        return Endpoint(host, port or self.address[1])
+
+    @property
     def host(self) -> NodeHost:
         return self._embedded.host
 
@@ -262,19 +270,11 @@ class ClusterNode:
             self.address = (listening.host, listening.port)
             await resources.enter_async_context(self.fragments)
             await resources.enter_async_context(self._elsewhere)
-            host, port = self._advertised()
-            await resources.enter_async_context(self.plane.open(self.network, host, port))
+            await resources.enter_async_context(self.plane.open(self.network, *self.advertised))
             resources.push_async_callback(self.coordinator.close)
             if self.cluster.watchdog_seconds:
                 resources.enter_context(Watchdog(seconds=self.cluster.watchdog_seconds))
             yield
-
-    def _advertised(self) -> tuple[str, int]:
-        """Where others find this node."""
-        if self.cluster.advertise is None:
-            return self.address
-        host, port = parse_endpoint(self.cluster.advertise)
-        return host, port or self.address[1]
 
 
 def _cannot_listen(where: str, error: OSError) -> PystachioError:

@@ -91,10 +91,15 @@ class ServingNode:
 
         Raises what it is refused with by those who answer: alone it would be another cluster under the same name.
         """
-        if self.node.host.call(self._joined(frozenset(self.node.cluster.join_endpoints))).result():
+        own = (self.address, self.node.advertised)
+        others = frozenset(place for place in self.node.cluster.join_endpoints if place not in own)
+        if not others:
+            get_logger().warning("the only node to join is this one: it begins a cluster", address=str(self.address))
+            return
+        if self.node.host.call(self._joined(others)).result():
             return
         failed = self.node.plane.failed.errors
-        for place in self.node.cluster.join_endpoints:
+        for place in sorted(others):
             reason = str(failed.get(place, "it has not answered yet"))
             get_logger().warning(
                 "no node to join has answered: serving alone, and still trying", address=str(place), reason=reason

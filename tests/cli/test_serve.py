@@ -342,6 +342,17 @@ def test_a_node_that_finds_nobody_serves_and_a_refusal_later_does_not_end_it(con
     assert "127.0.0.1" in refuser
 
 
+def test_a_node_that_is_to_join_itself_begins_a_cluster(config: Path) -> None:
+    """At once: the list of nodes to join may be the same on all of them."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        place = f"127.0.0.1:{listener.getsockname()[1]}"
+    with serving(config, f"--listen={place}", f"--join={place}") as (served, address):
+        assert address == place
+        served.signal(signal.SIGTERM)
+        code, log = served.ended()
+    assert (code, "the only node to join is this one" in log, "serving alone" in log) == (0, True, False), log
+
+
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGSTOP])
 def test_a_server_that_dies_is_missed_within_seconds(config: Path, tables: Path, how: signal.Signals) -> None:
     with (
