@@ -88,7 +88,7 @@ def serve(
         supervisor = RayDiscovery()
         threading.Thread(target=_until_end_of_input, args=(wishes, supervisor), daemon=True).start()
     with reported():
-        loaded = _settings(
+        loaded = settings_to_serve(
             config,
             cluster_join=join or None,
             cluster_listen=listen,
@@ -118,7 +118,7 @@ def serve(
     raise typer.Exit(code)
 
 
-def _settings(config: Path | None, **arguments: Any) -> Loaded:
+def settings_to_serve(config: Path | None, **arguments: Any) -> Loaded:
     """A setting that is bad, or a node that would stand open, is wrong usage: exit code 2."""
     from pystachio.config import load, require_serviceable
 

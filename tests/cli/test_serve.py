@@ -486,6 +486,50 @@ def test_a_cluster_to_try_out(tables: Path, tmp_path: Path) -> None:
         process.stdout.close()
 
 
+@pytest.mark.parametrize(
+    ("options", "code", "problem"),
+    [
+        (["--data", "/no/such/folder"], 2, "not found: no such folder: /no/such/folder"),
+        (["--memory", "1KiB"], 2, "at least 16MiB"),
+        (["--threads", "0"], 2, "the setting threads"),
+    ],
+)
+def test_a_cluster_that_cannot_start_says_what_serve_says(
+    options: list[str], code: int, problem: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    command = [*MAIN, "cluster", "--nodes=2", *options]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stdout, problem in done.stderr) == (code, "", True), done.stderr
+    assert "internal error" not in done.stderr
+    assert "main serve" not in done.stderr
+    assert not list(tmp_path.glob("pystachio-cluster-*"))
+
+
+@pytest.mark.parametrize("is_ignored", [False, True])
+def test_a_cluster_ends_with_its_terminal(is_ignored: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Unless it is started with nohup."""
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    command = [*(["nohup"] if is_ignored else []), *MAIN, "cluster", "--nodes=1", "--memory=64MiB", "--threads=1"]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    try:
+        assert " serves at " in process.stdout.readline()
+        assert list(tmp_path.glob("pystachio-cluster-*"))
+        process.send_signal(signal.SIGHUP)
+        if is_ignored:
+            with pytest.raises(subprocess.TimeoutExpired):
+                process.wait(1)
+            process.send_signal(signal.SIGTERM)
+        _, log = process.communicate(timeout=30)
+        assert process.returncode == 0, log
+        assert not list(tmp_path.glob("pystachio-cluster-*"))
+    finally:
+        if process.poll() is None:
+            process.kill()
+            process.communicate()
+
+
 def test_nodes_end_with_the_process_that_started_them() -> None:
     process = subprocess.Popen([*MAIN, "cluster", "--nodes=1", "--memory=64MiB"], stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None
