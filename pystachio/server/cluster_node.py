@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import errno
 import secrets
-import socket
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
@@ -15,7 +13,6 @@ from typing import Protocol
 from pystachio.config import ClusterSettings, EmulatedNetwork, Settings
 from pystachio.embedded import EmbeddedNode, OpenBeside, SessionStatistics
 from pystachio.endpoint import Endpoint, parse_endpoint
-from pystachio.errors import InvalidRequest, PystachioError, ResourceExhausted
 from pystachio.io_scheduler.client import HostBuffer
 from pystachio.io_scheduler.core.request import Extent, Link, PriorityClass
 from pystachio.io_scheduler.devices import Device
@@ -53,6 +50,7 @@ from pystachio.server.description import MemberDescription, NodeDescription
 from pystachio.server.elsewhere import FilesElsewhere
 from pystachio.server.file_looks import FileLooks
 from pystachio.server.fragments import Fragments
+from pystachio.server.listening import cannot_listen
 from pystachio.server.long_messages import traffic_plan
 from pystachio.server.own_tables import require_readable
 from pystachio.server.refused_contacts import RefusedArrivals
@@ -266,7 +264,8 @@ class ClusterNode:
             try:
                 listening = await self.network.listen(endpoint.host, endpoint.port)
             except OSError as error:
-                raise _cannot_listen(self.cluster.listen, error) from error
+                message = f"the node cannot listen at {self.cluster.listen}"
+                raise cannot_listen(message, "cluster_listen", error) from error
             self.address = (listening.host, listening.port)
             await resources.enter_async_context(self.fragments)
             await resources.enter_async_context(self._elsewhere)
@@ -275,24 +274,6 @@ class ClusterNode:
             if self.cluster.watchdog_seconds:
                 resources.enter_context(Watchdog(seconds=self.cluster.watchdog_seconds))
             yield
-
-
-def _cannot_listen(where: str, error: OSError) -> PystachioError:
-    """InvalidRequest for what stays so, ResourceExhausted for what may pass: a port is free again, an address comes."""
-    message = f"the node cannot listen at {where}: {error.strerror or error}"
-    if isinstance(error, socket.gaierror) and error.errno == socket.EAI_NONAME:
-        hint = "no host of this name is known here: write an address of this machine, or a name that it has"
-        return InvalidRequest(message, hint=hint)
-    match error.errno:
-        case errno.EACCES:
-            return InvalidRequest(message, hint="ports below 1024 are for root: take another")
-        case errno.EADDRNOTAVAIL:
-            hint = "this machine does not have the address: listen at one that it has, and advertise the other"
-        case errno.EADDRINUSE:
-            hint = "somebody listens there already: take another port; port 0 takes a free one"
-        case _:
-            hint = "see that the address is one of this machine's; port 0 takes a free port"
-    return ResourceExhausted(message, setting="cluster_listen", hint=hint)
 
 
 def _emulated(network: EmulatedNetwork | None) -> Callable[[Device], Device] | None:
