@@ -56,7 +56,7 @@ def test_the_last_source_wins(tmp_path: Path) -> None:
         ({"transport": "pigeon"}, "cluster.transport"),
         ({"retries": -1}, "cluster.retries"),
         ({"retries": True}, "cluster.retries"),
-        ({"tls_key": "/k"}, "all of tls_certificate"),
+        ({"tls_key": "/k"}, "TLS needs all of tls_certificate"),
         ({"drain_seconds": "soon"}, "cluster.drain_seconds"),
     ],
 )

@@ -17,6 +17,7 @@ import typer
 
 from pystachio.cli.failure import ExitCode, reported
 from pystachio.cli.output import say
+from pystachio.cli.serve import settings_to_serve
 from pystachio.errors import InternalError, PystachioError
 from pystachio.server.ready_line import parse_ready
 
@@ -38,10 +39,15 @@ def cluster(
     It has a secret of its own, listens to this machine only, and takes free ports.
     """
     wishes: SimpleQueue[int | None] = SimpleQueue()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda number, frame: wishes.put(None))
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        # One that is ignored (nohup) stays so.
+        if signal.getsignal(number) is not signal.SIG_IGN:
+            signal.signal(number, lambda number, frame: wishes.put(None))
+    memory = str(_share_of_memory(nodes)) if memory is None else memory
+    threads = _share(nodes) if threads is None else threads
     with reported(), TemporaryDirectory(prefix="pystachio-cluster-") as folder, ExitStack() as stack:
-        members = LocalMembers(Path(folder), data or [], memory or _share_of_memory(nodes), threads or _share(nodes))
+        members = LocalMembers(Path(folder), data or [], memory, threads)
+        settings_to_serve(members.config, memory=memory, threads=threads)
         stack.callback(members.stop)
         for _ in range(nodes):
             address = members.start()
@@ -61,34 +67,36 @@ def _until_the_end(members: LocalMembers, wishes: SimpleQueue[int | None]) -> bo
         say(f"{members.names[ended]} has ended with code {members.exit_code(ended)}")
         if not left:
             return False
-    say("stopping the nodes")
+    with suppress(OSError):  # the terminal may be gone
+        say("stopping the nodes")
     return True
 
 
 class LocalMembers:
     """Processes that were started here; nobody else's are touched."""
 
-    def __init__(self, folder: Path, data: Sequence[Path], memory: str | int, threads: int) -> None:
+    def __init__(self, folder: Path, data: Sequence[Path], memory: str, threads: int) -> None:
         """Writes the secret and a token for its owner into `folder`."""
         from pystachio.io_scheduler.network.tokens import TokenRole, create, issue
 
         self.names: list[str] = []
         self.addresses: list[str] = []
         self.token_file = folder / "token"
-        self._config = folder / "pystachio.toml"
+        self.config = folder / "pystachio.toml"
         secret = create(folder / "secret")
-        self._config.write_text(f'[cluster]\nsecret_file = "{folder / "secret"}"\n', encoding="utf-8")
+        self.config.write_text(f'[cluster]\nsecret_file = "{folder / "secret"}"\n', encoding="utf-8")
         self.token_file.touch(mode=0o600)
         self.token_file.write_text(f"{issue(secret, TokenRole.CLIENT, 'local')}\n", encoding="ascii")
         self._options = [f"--memory={memory}", f"--threads={threads}", *(f"--data={path.absolute()}" for path in data)]
         self._processes: list[subprocess.Popen[str]] = []
 
     def start(self) -> str:
-        """One more node; returns its address when it serves. Raises InternalError when it does not."""
+        """One more node; returns its address when it serves. A node that cannot start has said why: raises `typer.Exit`
+        with its exit code, InternalError for one that ended otherwise."""
         name = f"node{len(self.names)}"
         joined = [f"--join={self.addresses[0]}"] if self.addresses else []
         command = [sys.executable, "-m", "pystachio.cli.main", "serve", "--while-stdin-is-open", "--log=warning"]
-        options = [f"--config={self._config}", f"--name={name}", "--listen=127.0.0.1:0", *joined, *self._options]
+        options = [f"--config={self.config}", f"--name={name}", "--listen=127.0.0.1:0", *joined, *self._options]
         process = subprocess.Popen(
             [*command, *options],
             stdin=subprocess.PIPE,
@@ -107,6 +115,8 @@ class LocalMembers:
             giving_up.cancel()
         ready = parse_ready(line)
         if ready is None:
+            if (code := _code_of_refusal(process)) is not None:
+                raise typer.Exit(code)
             raise InternalError(f"a node did not start: {name}", hint="its log above says why")
         self.addresses.append(str(ready.address))
         return self.addresses[-1]
@@ -138,6 +148,15 @@ class LocalMembers:
     def _report_end(self, number: int, wishes: SimpleQueue[int | None]) -> None:
         self._processes[number].wait()
         wishes.put(number)
+
+
+def _code_of_refusal(process: subprocess.Popen[str]) -> int | None:
+    """Its exit code if it has refused to start; None if it was ended, or still runs."""
+    try:
+        code = process.wait(_STOP_SECONDS)
+    except subprocess.TimeoutExpired:
+        return None
+    return code if code in (ExitCode.FAILED, ExitCode.USAGE) else None
 
 
 def _share(nodes: int) -> int:

@@ -12,7 +12,7 @@ from typing import Annotated
 import typer
 
 from pystachio.cli.choice import metavar, one_of
-from pystachio.cli.failure import reported
+from pystachio.cli.failure import reported, wrong_usage
 from pystachio.cli.output import say
 from pystachio.errors import InvalidRequest, shown
 
@@ -95,7 +95,12 @@ def token(
         path = secret_file if secret_file is not None else load(config).cluster.secret_file
         if path is None:
             raise typer.BadParameter("name the secret with --secret-file, or a configuration file with --config")
-        typer.echo(str(issue(read(path), TokenRole(role.value), id, expires_at=expires_at)))
+        secret = read(path)
+        try:
+            made = issue(secret, TokenRole(role.value), id, expires_at=expires_at)
+        except InvalidRequest as error:
+            raise wrong_usage(error) from None
+        typer.echo(str(made))
         if os.isatty(1):
             say("a client gives it as PYSTACHIO_TOKEN, with --token-file, or as connect(token=...)")
 
@@ -103,6 +108,7 @@ def token(
 def _expiry(text: str) -> int | None:
     """Unix time."""
     from pystachio.config import parse_duration
+    from pystachio.io_scheduler.network.tokens import LATEST_EXPIRY
 
     if text == "never":
         return None
@@ -115,4 +121,8 @@ def _expiry(text: str) -> int | None:
         ) from None
     if not isinstance(seconds, int | float) or seconds < 1:
         raise typer.BadParameter("a token lives for at least a second", param_hint="--expires")
-    return int(time.time() + seconds)
+    if (expires_at := int(time.time() + seconds)) > LATEST_EXPIRY:
+        raise typer.BadParameter(
+            "a token cannot live for so long; never is for one without an end", param_hint="--expires"
+        )
+    return expires_at

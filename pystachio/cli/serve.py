@@ -74,8 +74,8 @@ def serve(
     Prints one line when it serves; the log goes to standard error, as JSON where that is no terminal. The first SIGTERM
     lets running plans finish; the second, or Ctrl-C, cancels them.
 
-    Exit codes: 0 drained, 1 plans were cancelled or it could not start, 2 wrong usage, 70 its event loop stood still,
-    130 interrupted.
+    Exit codes: 0 drained, 1 plans were cancelled, or it could not start and may another time, 2 the configuration is
+    wrong, 70 its event loop stood still, 130 interrupted.
     """
     wishes: SimpleQueue[_Wish] = SimpleQueue()
     # Putting into a SimpleQueue is what a signal's handler may do, whatever it has interrupted.
@@ -88,7 +88,7 @@ def serve(
         supervisor = RayDiscovery()
         threading.Thread(target=_until_end_of_input, args=(wishes, supervisor), daemon=True).start()
     with reported():
-        loaded = _settings(
+        loaded = settings_to_serve(
             config,
             cluster_join=join or None,
             cluster_listen=listen,
@@ -104,14 +104,21 @@ def serve(
             from pystachio.server.serving import ServingNode
         configure_logging(level=logging.getLevelNamesMapping()[log.name])
         started()
-        with closing(ServingNode(loaded.settings, loaded.cluster, supervisor=supervisor)) as serving:
+        try:
+            made = ServingNode(loaded.settings, loaded.cluster, supervisor=supervisor)
+        except InvalidRequest as error:
+            # The same configuration would fail again: whoever starts it again and again is to stop.
+            say(describe(error))
+            raise typer.Exit(ExitCode.USAGE) from None
+        with closing(made) as serving:
+            serving.open()
             sys.stdout.write(str(Ready(serving.node.name, serving.address, serving.health)))
             sys.stdout.flush()
             code = _until_the_end(serving, wishes)
     raise typer.Exit(code)
 
 
-def _settings(config: Path | None, **arguments: Any) -> Loaded:
+def settings_to_serve(config: Path | None, **arguments: Any) -> Loaded:
     """A setting that is bad, or a node that would stand open, is wrong usage: exit code 2."""
     from pystachio.config import load, require_serviceable
 

@@ -149,7 +149,8 @@ def _invalid_value(
 ) -> InvalidRequest:
     problem: Any = error.errors(include_url=False)[0]
     reason = problem["msg"].removeprefix("Value error, ")
-    reason = reason[:1].lower() + reason[1:]
+    if not reason[1:2].isupper():  # no acronym
+        reason = reason[:1].lower() + reason[1:]
     if not problem["loc"]:
         return InvalidRequest(f"settings under [{CLUSTER_SECTION}] that do not fit together: {reason}")
     key, *inside = (str(part) for part in problem["loc"])

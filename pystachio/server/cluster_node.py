@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import errno
 import secrets
-import socket
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
@@ -15,7 +13,6 @@ from typing import Protocol
 from pystachio.config import ClusterSettings, EmulatedNetwork, Settings
 from pystachio.embedded import EmbeddedNode, OpenBeside, SessionStatistics
 from pystachio.endpoint import Endpoint, parse_endpoint
-from pystachio.errors import ResourceExhausted
 from pystachio.io_scheduler.client import HostBuffer
 from pystachio.io_scheduler.core.request import Extent, Link, PriorityClass
 from pystachio.io_scheduler.devices import Device
@@ -53,7 +50,9 @@ from pystachio.server.description import MemberDescription, NodeDescription
 from pystachio.server.elsewhere import FilesElsewhere
 from pystachio.server.file_looks import FileLooks
 from pystachio.server.fragments import Fragments
+from pystachio.server.listening import cannot_listen
 from pystachio.server.long_messages import traffic_plan
+from pystachio.server.own_tables import require_readable
 from pystachio.server.refused_contacts import RefusedArrivals
 from pystachio.trace.plan_trace import PlanTrace
 
@@ -92,8 +91,9 @@ class ClusterNode:
         """`visited` is called on the loop with each client. `emulate` is that of `Network`, in place of the settings'.
         `embed` makes what the node stands on; `instance` and `chance` are those of `ControlPlane`.
 
-        Raises ResourceExhausted (no thread, no files), InvalidRequest, Unsupported (the transport that was asked for),
-        and for an address that cannot be had.
+        Raises InvalidRequest (TLS files, a folder of `data` that is missing, a host that nobody knows), Unsupported
+        (the transport that was asked for), DataError (a file in a folder of `data`), ResourceExhausted (no thread, no
+        files, an address that cannot be had).
         """
         self.name = name
         self.settings = settings
@@ -102,7 +102,7 @@ class ClusterNode:
         self._visited = visited
         self._emulate = emulate or _emulated(cluster.emulated)
         self._preference = preference
-        self._transport = choose_transport(cluster.transport)
+        self._transport = choose_transport(cluster.transport, with_tls=cluster.has_tls)
         self._clock: Clock = SystemClock()
         self.plane = ControlPlane(
             name, instance=instance or secrets.token_hex(8), discovery=discovery, clock=self._clock, chance=chance
@@ -112,6 +112,14 @@ class ClusterNode:
         self._embedded = embed(
             settings, name=name, open_centre=self._open_centre, beside=self._beside, locate=self._locate
         )
+
+    @property
+    def advertised(self) -> Endpoint:
+        """Where others find this node, once it listens."""
+        if self.cluster.advertise is None:
+            return Endpoint(*self.address)
+        host, port = parse_endpoint(self.cluster.advertise)
+        return Endpoint(host, port or self.address[1])
 
     @property
     def host(self) -> NodeHost:
@@ -251,42 +259,21 @@ class ClusterNode:
             )
             self.fragments = Fragments(self.plane, node, transfers, self.network, looks)
             self._elsewhere = FilesElsewhere(self.plane, transfers, looks, client_folders=self.cluster.client_folders)
+            # A node that cannot serve is nobody's member meanwhile.
+            await require_readable(self.cluster.data, looks, transfers)
             try:
                 listening = await self.network.listen(endpoint.host, endpoint.port)
             except OSError as error:
-                raise ResourceExhausted(
-                    f"the node cannot listen at {self.cluster.listen}: {error.strerror or error}",
-                    setting="cluster_listen",
-                    hint=_listen_hint(error),
-                ) from error
+                message = f"the node cannot listen at {self.cluster.listen}"
+                raise cannot_listen(message, "cluster_listen", error) from error
             self.address = (listening.host, listening.port)
             await resources.enter_async_context(self.fragments)
             await resources.enter_async_context(self._elsewhere)
-            host, port = self._advertised()
-            await resources.enter_async_context(self.plane.open(self.network, host, port))
+            await resources.enter_async_context(self.plane.open(self.network, *self.advertised))
             resources.push_async_callback(self.coordinator.close)
             if self.cluster.watchdog_seconds:
                 resources.enter_context(Watchdog(seconds=self.cluster.watchdog_seconds))
             yield
-
-    def _advertised(self) -> tuple[str, int]:
-        """Where others find this node."""
-        if self.cluster.advertise is None:
-            return self.address
-        host, port = parse_endpoint(self.cluster.advertise)
-        return host, port or self.address[1]
-
-
-def _listen_hint(error: OSError) -> str:
-    if isinstance(error, socket.gaierror):
-        return "no host of this name is known here: write an address of this machine, or a name that it has"
-    match error.errno:
-        case errno.EADDRNOTAVAIL:
-            return "this machine does not have the address: listen at one that it has, and advertise the other"
-        case errno.EACCES:
-            return "ports below 1024 are for root: take another"
-        case _:
-            return "port 0 takes a free one"
 
 
 def _emulated(network: EmulatedNetwork | None) -> Callable[[Device], Device] | None:

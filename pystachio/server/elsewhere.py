@@ -13,6 +13,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import TypeVar
 
+from msgspec.structs import replace
+
 from pystachio.errors import DataError, InvalidRequest, NotFound, PystachioError, ResourceExhausted
 from pystachio.io_scheduler.core.request import PriorityClass
 from pystachio.io_scheduler.service import IoSchedulerService
@@ -129,8 +131,8 @@ class FilesElsewhere:
             same = by_path.setdefault(version.path, version)
             if same != version:
                 raise DataError(
-                    f"nodes have different versions of a file: {version.path}: {same.size:,} bytes here or there, "
-                    f"{version.size:,} on {', '.join(listing.files[version])}",
+                    f"nodes have different versions of a file: {version.path}: "
+                    f"{_difference(same, version)} on {', '.join(listing.files[version])}",
                     hint="copy files with their modification times (cp -p, rsync -t), or share the storage",
                 )
         self._require_reached(known, by_path)
@@ -241,7 +243,7 @@ class FilesElsewhere:
         """Raises NodeLost when the node is gone or does not answer, and what it failed with."""
         told = await self._questions.ask(node, question, kind, seconds=self._looks.seconds + TRAVEL_SECONDS)
         if told.failure is not None:
-            raise told.failure.error()
+            raise replace(told.failure, message=f"{told.failure.message} (on {node})").error()
         return told
 
     def _list(self, sender: str, message: SourceAsked) -> None:
@@ -272,6 +274,14 @@ class FilesElsewhere:
             self._plane.tell(sender, FootersTold(message.number, (), Failure.of(error, self._plane.name)))
 
         self._answers.begin(answer, refuse)
+
+
+def _difference(one: FileVersion, other: FileVersion) -> str:
+    """How the other version differs, of which the message says where it is."""
+    if one.size != other.size:
+        return f"{one.size:,} bytes here or there, {other.size:,}"
+    seconds = (other.mtime_ns - one.mtime_ns) / 1e9
+    return f"{one.size:,} bytes all, but changed {abs(seconds):,.9g} s {'later' if seconds > 0 else 'earlier'}"
 
 
 def _that_fit(footers: Sequence[bytes]) -> Iterator[bytes]:

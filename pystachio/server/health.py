@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable
 
 from pystachio.endpoint import Endpoint
-from pystachio.errors import ResourceExhausted
+from pystachio.server.listening import cannot_listen
 
 MOST_CONNECTIONS = 32
 REQUEST_SECONDS = 5.0
@@ -33,17 +33,14 @@ class HealthServer:
         return Endpoint(host, port)
 
     async def open(self) -> HealthServer:
-        """Raises ResourceExhausted for an address that cannot be had."""
+        """Raises ResourceExhausted for an address that cannot be had, InvalidRequest for one that never can."""
         try:
             self._server = await asyncio.start_server(
                 self._accept, self._endpoint.host, self._endpoint.port, limit=_REQUEST_BYTES
             )
         except OSError as error:
-            raise ResourceExhausted(
-                f"health cannot be asked for at {self._endpoint}: {error.strerror or error}",
-                setting="cluster_health",
-                hint="port 0 takes a free one",
-            ) from error
+            what = f"health cannot be asked for at {self._endpoint}"
+            raise cannot_listen(what, "cluster_health", error) from error
         return self
 
     async def close(self) -> None:

@@ -27,13 +27,13 @@ _LOOK_SECONDS = 0.1
 
 
 class ServingNode:
-    """To be closed. All of it is for a thread that is not the node's."""
+    """To be opened, and closed. All of it is for a thread that is not the node's."""
 
     def __init__(self, settings: Settings, cluster: ClusterSettings, *, supervisor: RayDiscovery | None = None) -> None:
-        """Clients are served when this returns. `supervisor` is what is told of other nodes with membership `ray`.
+        """The node listens when this returns. `supervisor` is what is told of other nodes with membership `ray`.
 
-        Raises InvalidRequest for a node that would stand open or has no secret, and as `ClusterNode`, `HealthServer`
-        and the tables' folders raise.
+        Raises InvalidRequest for settings with which no node can start, however often it is tried: it would stand open
+        or has no secret, and what `ClusterNode` raises. Raises ResourceExhausted and DataError for what may pass.
         """
         require_serviceable(cluster)
         assert cluster.secret_file is not None, "it was required"
@@ -54,12 +54,16 @@ class ServingNode:
         try:
             if (asked := cluster.health_endpoint) is not None:
                 self.health = self.node.host.call(self._open_health(asked)).result()
-            if cluster.join:
-                self._await_others()
-            self._doorman.open(self.node)
         except BaseException:
             self.close()
             raise
+
+    def open(self) -> None:
+        """Clients are served when this returns. Raises what the cluster refuses this node with, and as the tables'
+        folders raise."""
+        if self.node.cluster.join:
+            self._await_others()
+        self._doorman.open(self.node)
 
     @property
     def address(self) -> Endpoint:
@@ -87,10 +91,15 @@ class ServingNode:
 
         Raises what it is refused with by those who answer: alone it would be another cluster under the same name.
         """
-        if self.node.host.call(self._joined(frozenset(self.node.cluster.join_endpoints))).result():
+        own = (self.address, self.node.advertised)
+        others = frozenset(place for place in self.node.cluster.join_endpoints if place not in own)
+        if not others:
+            get_logger().warning("the only node to join is this one: it begins a cluster", address=str(self.address))
+            return
+        if self.node.host.call(self._joined(others)).result():
             return
         failed = self.node.plane.failed.errors
-        for place in self.node.cluster.join_endpoints:
+        for place in sorted(others):
             reason = str(failed.get(place, "it has not answered yet"))
             get_logger().warning(
                 "no node to join has answered: serving alone, and still trying", address=str(place), reason=reason

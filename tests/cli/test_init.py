@@ -89,13 +89,16 @@ def test_tokens(tmp_path: Path, options: list[str], role: TokenRole, lives: int 
         (["--expires", "soon"], 2),
         (["--expires", "0s"], 2),
         (["--role", "king"], 2),
-        (["--id", "a b"], 1),
+        (["--expires", "99999999d"], 2),
+        (["--id", "a b"], 2),
         (["--secret-file", "/no/such/secret"], 1),
     ],
 )
 def test_wrong_tokens(tmp_path: Path, options: list[str], code: int) -> None:
     run("init", str(tmp_path))
-    assert run("token", "--config", str(tmp_path / "pystachio.toml"), *options).exit_code == code
+    done = run("token", "--config", str(tmp_path / "pystachio.toml"), *options)
+    assert done.exit_code == code
+    assert ("letters, digits" in done.stderr) is (options[0] == "--id")
 
 
 def test_a_token_needs_a_secret(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

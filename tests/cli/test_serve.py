@@ -345,6 +345,17 @@ def test_a_node_that_finds_nobody_serves_and_a_refusal_later_does_not_end_it(con
     assert "127.0.0.1" in refuser
 
 
+def test_a_node_that_is_to_join_itself_begins_a_cluster(config: Path) -> None:
+    """At once: the list of nodes to join may be the same on all of them."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        place = f"127.0.0.1:{listener.getsockname()[1]}"
+    with serving(config, f"--listen={place}", f"--join={place}") as (served, address):
+        assert address == place
+        served.signal(signal.SIGTERM)
+        code, log = served.ended()
+    assert (code, "the only node to join is this one" in log, "serving alone" in log) == (0, True, False), log
+
+
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGSTOP])
 def test_a_server_that_dies_is_missed_within_seconds(config: Path, tables: Path, how: signal.Signals) -> None:
     with (
@@ -367,24 +378,69 @@ def test_a_server_that_dies_is_missed_within_seconds(config: Path, tables: Path,
 
 
 @pytest.mark.parametrize(
-    ("options", "problem"),
+    ("options", "code", "problem"),
     [
-        (["--listen", "0.0.0.0:0"], "needs the cluster's secret"),
-        ([], "needs the cluster's secret"),
-        (["--listen", "everywhere"], "cluster.listen"),
-        (["--name", "a b"], "cluster.name"),
-        (["--config", "/no/such/file.toml"], "no such configuration file"),
-        (["--config", "CONFIG", "--memory", "3"], "at least 16MiB"),
-        (["--config", "CONFIG", "--listen", "nohost.invalid:7100"], "no host of this name"),
-        (["--config", "CONFIG", "--listen", "8.8.8.8:7100"], "does not have the address"),
+        (["--listen", "0.0.0.0:0"], 2, "needs the cluster's secret"),
+        ([], 2, "needs the cluster's secret"),
+        (["--listen", "everywhere"], 2, "cluster.listen"),
+        (["--name", "a b"], 2, "cluster.name"),
+        (["--config", "/no/such/file.toml"], 2, "no such configuration file"),
+        (["--config", "CONFIG", "--memory", "3"], 2, "at least 16MiB"),
+        (["--config", "CONFIG", "--listen", "nohost.invalid:7100"], 2, "no host of this name"),
+        (["--config", "CONFIG", "--join", "127.0.0.1:0"], 2, "it cannot be 0"),
+        (["--config", "CONFIG", "--data", "/no/such/folder"], 2, "no such folder"),
+        (["--config", "CONFIG", "--data", "EMPTY"], 2, "no Parquet files"),
+        (["--config", "CONFIG", "--data", "GARBAGE"], 1, "not a Parquet file"),
+        (["--config", "CONFIG", "--listen", "8.8.8.8:7100"], 1, "does not have the address"),
     ],
 )
-def test_what_does_not_start(options: list[str], problem: str, config: Path) -> None:
-    options = [str(config) if option == "CONFIG" else option for option in options]
+def test_what_does_not_start(options: list[str], code: int, problem: str, config: Path, tmp_path: Path) -> None:
+    """A node that would not start another time either ends with 2: systemd's unit does not start it again."""
+    for folder in ("empty", "garbage"):
+        (tmp_path / folder).mkdir()
+    (tmp_path / "garbage" / "g.parquet").write_text("no table at all")
+    given = {"CONFIG": str(config), "EMPTY": str(tmp_path / "empty"), "GARBAGE": str(tmp_path / "garbage")}
+    options = [given.get(option, option) for option in options]
     done = subprocess.run([*MAIN, "serve", *options], capture_output=True, text=True, timeout=60)
-    assert done.returncode in (1, 2)
+    assert (done.returncode, done.stdout) == (code, ""), done.stderr
     assert problem in " ".join(done.stderr.replace("│", "").split()), done.stderr
     assert "Traceback" not in done.stderr
+    assert "a view is in force" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("settings", "problem"),
+    [
+        ({"SECRET_FILE": "/no/such/secret"}, "secret cannot be read"),
+        ({"SECRET_FILE": "CONFIG"}, "not a secret"),
+        ({"MEMBERSHIP": "ray"}, "started by its supervisor"),
+        ({"TRANSPORT": "rdma"}, "not supported"),
+        ({"TRANSPORT": "ucx", "TLS": "CONFIG"}, "UCX's data cannot be under TLS"),
+        ({"TLS": "/no/such/file"}, "tls_key"),
+        ({"TLS": "CONFIG"}, "tls_authority"),
+    ],
+)
+def test_settings_with_which_no_node_starts(
+    settings: dict[str, str], problem: str, config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    private = tmp_path / "private.toml"
+    private.write_bytes(config.read_bytes())
+    private.chmod(0o600)
+    for name, value in settings.items():
+        for each in ("TLS_CERTIFICATE", "TLS_KEY", "TLS_AUTHORITY") if name == "TLS" else (name,):
+            monkeypatch.setenv(f"PYSTACHIO_CLUSTER_{each}", str(private) if value == "CONFIG" else value)
+    done = subprocess.run([*MAIN, "serve", f"--config={config}"], capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stdout, problem in done.stderr) == (2, "", True), done.stderr
+
+
+def test_a_node_with_a_broken_folder_disturbs_no_cluster(node: str, config: Path, tmp_path: Path) -> None:
+    looking = ["status", "--node", node, "--config", str(config), "--json"]
+    before = json.loads(run(*looking).stdout)["epoch"]
+    (tmp_path / "numbers.parquet").write_text("no table at all")
+    options = [f"--config={config}", "--name=broken", f"--join={node}", f"--data={tmp_path}"]
+    done = subprocess.run([*MAIN, "serve", *options], capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stdout, "not a Parquet file" in done.stderr) == (1, "", True)
+    assert json.loads(run(*looking).stdout)["epoch"] == before
 
 
 def test_a_secret_that_others_can_read_and_a_port_that_is_taken(config: Path, tmp_path: Path) -> None:
@@ -394,7 +450,7 @@ def test_a_secret_that_others_can_read_and_a_port_that_is_taken(config: Path, tm
     (tmp_path / "open.toml").write_text(f'[cluster]\nsecret_file = "{secret}"\n')
     command = [*MAIN, "serve", "--config", str(tmp_path / "open.toml")]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60)
-    assert (done.returncode, "chmod 600" in done.stderr) == (1, True)
+    assert (done.returncode, "chmod 600" in done.stderr) == (2, True)
     with socket.create_server(("127.0.0.1", 0)) as taken:
         secret.chmod(0o600)
         listen = f"--listen=127.0.0.1:{taken.getsockname()[1]}"
@@ -431,6 +487,50 @@ def test_a_cluster_to_try_out(tables: Path, tmp_path: Path) -> None:
             process.kill()
             process.wait()
         process.stdout.close()
+
+
+@pytest.mark.parametrize(
+    ("options", "code", "problem"),
+    [
+        (["--data", "/no/such/folder"], 2, "not found: no such folder: /no/such/folder"),
+        (["--memory", "1KiB"], 2, "at least 16MiB"),
+        (["--threads", "0"], 2, "the setting threads"),
+    ],
+)
+def test_a_cluster_that_cannot_start_says_what_serve_says(
+    options: list[str], code: int, problem: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    command = [*MAIN, "cluster", "--nodes=2", *options]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stdout, problem in done.stderr) == (code, "", True), done.stderr
+    assert "internal error" not in done.stderr
+    assert "main serve" not in done.stderr
+    assert not list(tmp_path.glob("pystachio-cluster-*"))
+
+
+@pytest.mark.parametrize("is_ignored", [False, True])
+def test_a_cluster_ends_with_its_terminal(is_ignored: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Unless it is started with nohup."""
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    command = [*(["nohup"] if is_ignored else []), *MAIN, "cluster", "--nodes=1", "--memory=64MiB", "--threads=1"]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    try:
+        assert " serves at " in process.stdout.readline()
+        assert list(tmp_path.glob("pystachio-cluster-*"))
+        process.send_signal(signal.SIGHUP)
+        if is_ignored:
+            with pytest.raises(subprocess.TimeoutExpired):
+                process.wait(1)
+            process.send_signal(signal.SIGTERM)
+        _, log = process.communicate(timeout=30)
+        assert process.returncode == 0, log
+        assert not list(tmp_path.glob("pystachio-cluster-*"))
+    finally:
+        if process.poll() is None:
+            process.kill()
+            process.communicate()
 
 
 def test_nodes_end_with_the_process_that_started_them() -> None:

@@ -15,11 +15,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from pystachio.errors import InvalidRequest, NotFound
+from pystachio.errors import DataError, InvalidRequest, NotFound
 from pystachio.io_scheduler.client import TransferClient
 from pystachio.io_scheduler.service import IoSchedulerService
 from pystachio.operators.parquet.footer import file_version, parse_footer
 from pystachio.operators.table import FileVersion, ParquetFile
+from pystachio.runtime.failure_message import Failure
 from pystachio.server import elsewhere
 from pystachio.server.elsewhere import FilesElsewhere
 from pystachio.server.file_looks import FileLooks
@@ -173,6 +174,36 @@ async def test_who_asks_is_told_of_what_nobody_foresaw() -> None:
     assert told[1].failure is not None
     assert (told[1].failure.code, told[1].files) == ("internal_error", ())
     assert "a defect" in told[1].failure.message
+
+
+@pytest.mark.parametrize(
+    ("there", "difference"),
+    [
+        (FileVersion("/data/f", 900, 5_000_000_000), "1,000 bytes here or there, 900 on b"),
+        (FileVersion("/data/f", 1000, 7_500_000_000), "1,000 bytes all, but changed 2.5 s later on b"),
+        (FileVersion("/data/f", 1000, 4_999_999_999), "1,000 bytes all, but changed 1e-09 s earlier on b"),
+    ],
+)
+async def test_it_is_said_how_versions_of_a_file_differ(there: FileVersion, difference: str) -> None:
+    plane = AnsweringPlane(lambda node, message: SourceTold(message.number, same([there])), "b")
+    async with opened(plane, SomeFiles(FileVersion("/data/f", 1000, 5_000_000_000))) as files:
+        with pytest.raises(DataError, match=difference):
+            await files.find(["/data/f"])
+
+
+async def test_it_is_said_on_which_node_a_file_is_none() -> None:
+    garbage = FileVersion("/data/f", 1000, 1)
+    refusal = Failure.of(DataError("not a Parquet file: /data/f"), "b")
+
+    def answer(node: str, message: Any) -> Any:
+        if isinstance(message, SourceAsked):
+            return SourceTold(message.number, same([garbage]))
+        return FootersTold(message.number, (), refusal)
+
+    async with opened(AnsweringPlane(answer, "b"), SomeFiles()) as files:
+        with pytest.raises(DataError, match=r"not a Parquet file: /data/f \(on b\)") as caught:
+            await files.read_footers(await files.find(["/data/f"]))
+        assert caught.value.node == "b"
 
 
 async def test_what_other_nodes_tell_is_taken_apart_beside_the_loop(

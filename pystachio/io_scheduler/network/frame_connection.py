@@ -66,6 +66,10 @@ class FrameConnection(asyncio.Protocol):
         return str(Endpoint(*name[:2])) if name else ""
 
     @property
+    def is_encrypted(self) -> bool:
+        return self._transport is not None and self._transport.get_extra_info("ssl_object") is not None
+
+    @property
     def is_drained(self) -> bool:
         """Whether everything that was told has gone, but for what the kernel and one buffer hold."""
         return not (self._bodies or self._is_paused)

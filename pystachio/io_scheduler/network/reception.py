@@ -23,6 +23,7 @@ from pystachio.io_scheduler.network.rendezvous import (
     connect_frames,
     examine,
     introduce,
+    no_answer,
     tcp_path,
     ucx_path,
 )
@@ -103,7 +104,7 @@ class Reception:
             async with asyncio.timeout(self._limits.handshake_seconds):
                 return await self._meet(peer, host, port)
         except TimeoutError as error:
-            raise NodeLost(f"a node does not answer: {Endpoint(host, port)}", node=peer) from error
+            raise no_answer(host, port, peer) from error
 
     async def close(self) -> None:
         """Nobody comes any more; who is being examined is sent away."""

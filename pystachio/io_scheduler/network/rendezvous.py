@@ -13,13 +13,21 @@ from pystachio.errors import NodeLost, PystachioError, Unauthorized
 from pystachio.io_scheduler.devices.ucx import UcxWorker
 from pystachio.io_scheduler.network.data_path import DataPath
 from pystachio.io_scheduler.network.frame_connection import FrameConnection
-from pystachio.io_scheduler.network.frames import NONCE_BYTES, DataAddress, Hello, Refusal, Role
+from pystachio.io_scheduler.network.frames import NONCE_BYTES, DataAddress, Frame, Hello, Refusal, Role
 from pystachio.io_scheduler.network.handshake import Established, Identity, Initiator, Listener
 from pystachio.io_scheduler.network.links import Timers
 from pystachio.io_scheduler.network.refusals import code_of
 from pystachio.io_scheduler.network.seal import make_seals
 from pystachio.io_scheduler.network.tcp_path import TcpPath
 from pystachio.io_scheduler.network.ucx_path import UcxPath
+
+_CLOSED_UNDER_TLS = (
+    "perhaps it does not take this end's certificate, or has too many connections at once: its log says which"
+)
+_CLOSED_WITHOUT_TLS = (
+    "perhaps it uses TLS and this end does not (tls_certificate, tls_key and tls_authority under [cluster]), or it has "
+    "too many connections at once: its log says which"
+)
 
 MakePath = Callable[[Callable[[PystachioError], None]], DataPath]
 
@@ -52,9 +60,29 @@ async def connect_frames(host: str, port: int, node: str, tls: ssl.SSLContext | 
             hint="every certificate of a cluster is signed by the authority in its TLS settings",
             node=node,
         ) from error
+    except (ssl.SSLError, ConnectionResetError) as error:
+        reason = error.reason if isinstance(error, ssl.SSLError) else "it closed the connection"
+        raise NodeLost(
+            f"whoever listens there does not speak TLS as this end does ({reason}): {Endpoint(host, port)}",
+            hint="see that the address is a node's, and that both ends use TLS or neither does",
+            node=node,
+        ) from error
     except OSError as error:
-        raise NodeLost(f"a node cannot be reached ({error}): {Endpoint(host, port)}", node=node) from error
+        raise NodeLost(
+            f"a node cannot be reached ({error}): {Endpoint(host, port)}",
+            hint="see that the address is right, that a node runs there, and that no firewall is between",
+            node=node,
+        ) from error
     return connection
+
+
+def no_answer(host: str, port: int, node: str = "") -> NodeLost:
+    """For a handshake that has taken too long."""
+    return NodeLost(
+        f"a node does not answer: {Endpoint(host, port)}",
+        hint="it may be stopped or very busy, or whoever listens there is no node",
+        node=node,
+    )
 
 
 async def introduce(
@@ -71,13 +99,23 @@ async def introduce(
     initiator = Initiator(identity, peer=peer, role=role, session=session, nonce=nonce, credential=credential)
     try:
         connection.send(initiator.hello())
-        connection.send(initiator.proof(await connection.receive()))
+        connection.send(initiator.proof(await _first_answer(connection)))
         established = initiator.established(await connection.receive())
     except PystachioError as error:
         connection.fail(error)
         raise
     connection.secure(make_seals(established.key, b"frames", is_initiator=True))
     return established
+
+
+async def _first_answer(connection: FrameConnection) -> Frame:
+    """Raises NodeLost; who has not even begun to speak cannot say what is wrong."""
+    try:
+        return await connection.receive()
+    except NodeLost as error:
+        if error.hint is None:
+            error.hint = _CLOSED_UNDER_TLS if connection.is_encrypted else _CLOSED_WITHOUT_TLS
+        raise
 
 
 async def examine(

@@ -11,11 +11,16 @@ import os
 import socket
 import ssl
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import cast
 
 from pystachio.errors import InvalidRequest
+from pystachio.io_scheduler.network.private_file import read_private
+
+_NOT_FOR_THIS = 26
+"""OpenSSL's X509_V_ERR_INVALID_PURPOSE, of a certificate that an authority has signed for the other end only."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,8 +41,17 @@ class TlsContexts:
 
 
 def load(files: TlsFiles) -> TlsContexts:
-    """Raises InvalidRequest, with the file that cannot be used. Never asks for a passphrase."""
-    return TlsContexts(_context(files, is_listening=True), _context(files, is_listening=False))
+    """Raises InvalidRequest, with the file that cannot be used, Unauthorized for a key that others can use. Never asks
+    for a passphrase."""
+    read_private(
+        files.key,
+        "the TLS private key",
+        missing="tls_key under [cluster] names its PEM file",
+        exposed="make another key",
+    )
+    contexts = TlsContexts(_context(files, is_listening=True), _context(files, is_listening=False))
+    _require_own_authority(contexts, files)
+    return contexts
 
 
 class TlsArrival(asyncio.Protocol):
@@ -82,14 +96,46 @@ def _context(files: TlsFiles, *, is_listening: bool) -> ssl.SSLContext:
     try:
         context.load_verify_locations(files.authority)
     except (OSError, ValueError) as error:
-        raise InvalidRequest(f"not the certificate of an authority ({error}): {files.authority}") from error
+        raise InvalidRequest(
+            f"not the certificate of an authority ({_reason(error)}): {files.authority}",
+            hint="tls_authority under [cluster] names its PEM file",
+        ) from error
     try:
         context.load_cert_chain(files.certificate, files.key, password=_refuse_passphrase)
     except (OSError, ValueError) as error:
         raise InvalidRequest(
-            f"not a certificate with its private key, or with a passphrase ({error}): {files.certificate}, {files.key}"
+            f"not a certificate with its private key ({_reason(error)}): {files.certificate}, {files.key}",
+            hint="tls_certificate and tls_key under [cluster] name their PEM files; the key has no passphrase",
         ) from error
     return context
+
+
+def _require_own_authority(contexts: TlsContexts, files: TlsFiles) -> None:
+    """A handshake with itself: a certificate that its own authority does not know is refused by all others, who cannot
+    say why, because there is no connection yet.
+    """
+    there, back = ssl.MemoryBIO(), ssl.MemoryBIO()
+    ends = (contexts.connecting.wrap_bio(back, there), contexts.listening.wrap_bio(there, back, server_side=True))
+    try:
+        # Hello; answer with certificate; own certificate; examined.
+        for end in (*ends, *ends):
+            with suppress(ssl.SSLWantReadError):
+                end.do_handshake()
+    except ssl.SSLCertVerificationError as error:
+        if error.verify_code == _NOT_FOR_THIS:  # a client's need not be good for listening
+            return
+        raise InvalidRequest(
+            f"the TLS certificate is not of the authority ({error.verify_message}): {files.certificate}, "
+            f"{files.authority}",
+            hint="the authority in tls_authority signs the certificates of all nodes and clients of a cluster",
+        ) from error
+
+
+def _reason(error: OSError | ValueError) -> str:
+    """What OpenSSL says of a file, without where in OpenSSL."""
+    if isinstance(error, ssl.SSLError):
+        return (error.reason or "no PEM").replace("_", " ").lower()
+    return (error.strerror if isinstance(error, OSError) else None) or str(error)
 
 
 def _refuse_passphrase() -> str:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import hmac
 import os
 import re
-import stat
 from base64 import urlsafe_b64decode, urlsafe_b64encode
 from binascii import Error as Base64Error
 from dataclasses import dataclass, field
@@ -18,13 +17,17 @@ from enum import StrEnum
 from pathlib import Path
 
 from pystachio.errors import InvalidRequest, Unauthorized, shown
+from pystachio.io_scheduler.network.private_file import read_private
 
 SECRET_BYTES = 32
 """Of a secret that is made here."""
 KEY_BYTES = 32
 _SECRET_FILE = re.compile(rb"pystachio-secret-1:([A-Za-z0-9_-]{43}=?)\n?")
-_CREDENTIAL = re.compile(r"pst1\.([a-z]+)\.(never|[0-9]{1,12})\.([A-Za-z0-9_-]{1,64})", re.ASCII)
-_LONGEST_FILE = 4096
+LATEST_EXPIRY = 999_999_999_999
+"""In seconds of Unix time."""
+_ID = re.compile(r"[A-Za-z0-9_-]{1,64}", re.ASCII)
+_CREDENTIAL = re.compile(rf"pst1\.([a-z]+)\.(never|[0-9]{{1,12}})\.({_ID.pattern})", re.ASCII)
+_BASE64 = re.compile(rb"[A-Za-z0-9_-]*=*")
 
 
 class TokenRole(StrEnum):
@@ -45,10 +48,14 @@ class Credential:
     id: str
 
     def __post_init__(self) -> None:
-        if _CREDENTIAL.fullmatch(str(self)) is None:
+        if _ID.fullmatch(self.id) is None:
             raise InvalidRequest(
-                f"no token can be made for this id and time: {shown(self.id)}, {shown(self.expires_at)}",
-                hint="an id is of 1 to 64 letters, digits, _ and -",
+                f"not an id for a token: {shown(self.id)}", hint="an id is of 1 to 64 letters, digits, _ and -"
+            )
+        if self.expires_at is not None and not 0 <= self.expires_at <= LATEST_EXPIRY:
+            raise InvalidRequest(
+                f"no token can expire at this time: {shown(self.expires_at)}",
+                hint="seconds of Unix time of 12 digits at most, or never",
             )
 
     def __str__(self) -> str:
@@ -97,9 +104,9 @@ def parse_token(text: str) -> Token:
     """Raises Unauthorized. Whether the key is right, only who knows the secret can say."""
     public, _, key_text = text.strip().rpartition(".")
     credential = parse_credential(public)
-    key = _decode(key_text.encode())
+    key = _decode(key_text.encode("ascii", errors="replace"))
     if len(key) != KEY_BYTES:
-        raise Unauthorized("a malformed token: its key is cut", hint="copy the whole line that the token is")
+        raise Unauthorized("a malformed token: its key is cut or longer", hint="copy the whole line that the token is")
     return Token(credential, key)
 
 
@@ -131,7 +138,7 @@ def create(path: Path) -> bytes:
 
 def read(path: Path) -> bytes:
     """The secret in a file. Raises Unauthorized for one that others can read, InvalidRequest for one that is none."""
-    content = _read_private(
+    content = read_private(
         path,
         "the cluster's secret",
         missing="copy the file that was made with the cluster to each of its nodes",
@@ -148,39 +155,16 @@ def read(path: Path) -> bytes:
 
 def read_token(path: Path) -> Token:
     """The token in a file. Raises as `read`, and as `parse_token`."""
-    content = _read_private(
+    content = read_private(
         path, "the token", missing="pystachio-node token > FILE makes one", exposed="ask for another token"
     )
     return parse_token(content.decode("ascii", errors="replace"))
 
 
-def _read_private(path: Path, what: str, *, missing: str, exposed: str) -> bytes:
-    """The beginning of a file that only its owner can read."""
-    try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
-    except (OSError, ValueError) as error:
-        reason = error.strerror if isinstance(error, OSError) else error
-        raise InvalidRequest(f"{what} cannot be read ({reason}): {path}", hint=missing) from error
-    try:
-        # Of the open file: what the path names may change.
-        mode = os.fstat(descriptor).st_mode
-        if not stat.S_ISREG(mode):
-            raise InvalidRequest(f"{what} is no file: {path}", hint=missing)
-        if mode & 0o077:
-            raise Unauthorized(
-                f"others than its owner can use {what} (mode {mode & 0o777:04o}): {path}",
-                hint=f"chmod 600 {path}, and {exposed} if somebody may have read it",
-            )
-        with open(descriptor, "rb", closefd=False) as file:
-            return file.read(_LONGEST_FILE)
-    except OSError as error:
-        raise InvalidRequest(f"{what} cannot be read ({error.strerror}): {path}", hint=missing) from error
-    finally:
-        os.close(descriptor)
-
-
 def _decode(text: bytes) -> bytes:
     """Empty for what is no base64."""
+    if _BASE64.fullmatch(text) is None:
+        return b""  # the decoder passes over what it does not know
     try:
         return urlsafe_b64decode(text.rstrip(b"=") + b"=" * (-len(text.rstrip(b"=")) % 4))
     except (Base64Error, ValueError):

@@ -71,6 +71,6 @@ def require_tls(choice: TransportChoice) -> None:
 
 def _no_tls() -> InvalidRequest:
     return InvalidRequest(
-        "UCX's data cannot be under TLS: network_transport asks for UCX, and network_tls for TLS",
-        hint="set network_transport to tcp, or leave network_tls out",
+        "UCX's data cannot be under TLS: transport asks for UCX, and tls_certificate for TLS",
+        hint="under [cluster], set transport to auto or tcp, or leave tls_certificate, tls_key and tls_authority out",
     )

@@ -16,7 +16,6 @@ from collections import deque
 from collections.abc import Callable
 from types import TracebackType
 
-from pystachio.endpoint import Endpoint
 from pystachio.errors import InvalidRequest, NodeLost, PystachioError, ResourceExhausted, Unsupported
 from pystachio.io_scheduler.network.bodies import BODY_BYTES
 from pystachio.io_scheduler.network.conversation import Conversation
@@ -26,7 +25,7 @@ from pystachio.io_scheduler.network.handshake import client_identity
 from pystachio.io_scheduler.network.limits import NetworkLimits
 from pystachio.io_scheduler.network.links import Timers
 from pystachio.io_scheduler.network.refusals import CLIENTS_SETTING, copy_of
-from pystachio.io_scheduler.network.rendezvous import connect_frames, introduce
+from pystachio.io_scheduler.network.rendezvous import connect_frames, introduce, no_answer
 from pystachio.io_scheduler.network.tls import TlsFiles, load
 from pystachio.io_scheduler.network.tokens import Credential, Token, TokenRole, parse_token
 
@@ -266,7 +265,7 @@ async def visit(
                 connection.fail(NodeLost("the connection was given up"))
                 raise
     except TimeoutError as error:
-        raise NodeLost(f"a node does not answer: {Endpoint(host, port)}") from error
+        raise no_answer(host, port) from error
     return Visitor(connection, limits=limits, timers=loop)
 
 

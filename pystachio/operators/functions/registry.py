@@ -29,12 +29,15 @@ FUNCTIONS: Final[Mapping[str, Function]] = MappingProxyType(
     {function.name: function for module in _MODULES for function in module.FUNCTIONS}
 )
 
+_NEAR: Final = 0.7
+"""Names are short: with less, three letters of six would be near."""
+
 
 def lookup(name: str) -> Function:
     """The function of that canonical name; Unsupported, with the nearest name as a hint, when there is none."""
     found = FUNCTIONS.get(name)
     if found is None:
-        near = get_close_matches(name, FUNCTIONS, n=1)
+        near = get_close_matches(name, FUNCTIONS, n=1, cutoff=_NEAR)
         raise Unsupported(f"the function {name}", hint=f"did you mean {near[0]}?" if near else None)
     return found
 

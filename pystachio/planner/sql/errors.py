@@ -66,7 +66,8 @@ def from_datafusion(error: BaseException, written: str, parsed: str, tables: Col
         return _unknown_column(text)
     function = _FUNCTION.search(text)
     if function is not None:
-        hint = f"did you mean {function['near']}?" if function["near"] else None
+        # DataFusion names one however far it is.
+        hint = nearest(function["name"], [function["near"]]) if function["near"] else None
         return NotFound(f"no function named {function['name']}", hint=hint)
     refused = _REFUSED.search(text)
     if refused is not None:

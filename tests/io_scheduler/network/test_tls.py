@@ -93,17 +93,24 @@ def test_who_has_no_certificate_of_the_authority_is_sent_away(
 ) -> None:
     async def main() -> None:
         async with server(tls=files, handshake_seconds=1.0) as node:
-            for wrong in (others, replace(others, authority=files.authority), None):
+            for wrong in (others, None):
                 with pytest.raises((Unauthorized, NodeLost)) as caught:
                     await visit(*node.address, token(), tls=wrong)
-                if wrong is others:
-                    assert "not of our authority" in str(caught.value)
+                assert ("not of our authority" in str(caught.value)) is (wrong is others)
+                assert ("TLS" if wrong is None else "authority") in str(caught.value.hint)
+            stranger = load(others).connecting
+            stranger.verify_mode = ssl.CERT_NONE
+            reader, writer = await asyncio.open_connection(*node.address, ssl=stranger)
+            with suppress(ConnectionError, ssl.SSLError):
+                assert await reader.read() == b""
+            writer.close()
             assert node.visits.empty()
             async with await visit(*node.address, token(), tls=files):
                 await node.visits.get()
         async with server(handshake_seconds=1.0) as node:
-            with pytest.raises(NodeLost):
+            with pytest.raises(NodeLost) as caught:
                 await visit(*node.address, token(), tls=files)
+            assert "TLS" in str(caught.value.hint)
 
     run(main(), loop)
 
@@ -119,9 +126,14 @@ def test_who_is_refused_by_tls_is_told_of(
             refused.put_nowait((address, error))
 
         async with server(tls=files, handshake_seconds=0.5, refused=refuse) as node, asyncio.timeout(10):
-            for wrong in (replace(others, authority=files.authority), None):
-                with pytest.raises((Unauthorized, NodeLost)):
-                    await visit(*node.address, token(), tls=wrong)
+            stranger = load(others).connecting
+            stranger.verify_mode = ssl.CERT_NONE
+            for wrong in (stranger, None):
+                reader, writer = await asyncio.open_connection(*node.address, ssl=wrong)
+                with suppress(ConnectionError, ssl.SSLError):
+                    writer.write(b"no TLS" * 100)
+                    assert await reader.read() == b""
+                writer.close()
                 address, error = await refused.get()
                 assert re.fullmatch(r"127\.0\.0\.1:\d+", address)
                 assert isinstance(error, Unauthorized)
@@ -152,7 +164,7 @@ async def test_nothing_older_than_tls_1_3_is_spoken(files: TlsFiles) -> None:
 
 async def test_ucx_is_not_under_tls(files: TlsFiles) -> None:
     report = UcxReport("1.20.1", ("rc_mlx5", "tcp"))
-    both = "network_transport.*network_tls"
+    both = "transport asks for UCX, and tls_certificate for TLS"
     for name in ("ucx", "rdma"):
         with pytest.raises(InvalidRequest, match=both):
             choose_transport(name, report, with_tls=True)  # type: ignore[arg-type]
@@ -171,10 +183,27 @@ def test_files_that_are_none_are_named(files: TlsFiles, others: TlsFiles, tmp_pa
         (replace(files, certificate=empty), "empty"),
         (replace(files, key=tmp_path / "none"), "none"),
         (replace(files, key=others.key), "node.key"),
+        (replace(others, authority=files.authority), "not of the authority"),
     ):
         with pytest.raises(PystachioError, match=name) as caught:
             load(wrong)
         assert isinstance(caught.value, InvalidRequest)
+        assert "tls_" in str(caught.value.hint)
+
+
+def test_a_key_that_others_can_read_is_refused(files: TlsFiles, tmp_path: Path) -> None:
+    key = tmp_path / "node.key"
+    key.write_bytes(files.key.read_bytes())
+    key.chmod(0o640)
+    with pytest.raises(Unauthorized, match="mode 0640") as caught:
+        load(replace(files, key=key))
+    assert f"chmod 600 {key}" in str(caught.value.hint)
+    key.chmod(0o600)
+    load(replace(files, key=key))
+
+
+def test_a_client_s_certificate_need_not_be_a_node_s(tmp_path: Path) -> None:
+    load(signed(tmp_path, "authority", "client", purpose="clientAuth"))
 
 
 @pytest.mark.parametrize("loop", LOOPS, ids=["asyncio", "uvloop"])

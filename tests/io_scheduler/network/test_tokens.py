@@ -164,6 +164,9 @@ def test_times_that_a_token_cannot_hold(expires_at: int) -> None:
         "pst1.client.never.al ice." + "A" * 43,
         "pst1.client.never.alice." + "A" * 44,
         "pst1.client.never.alice." + "Ä" * 43,
+        "pst1.client.never.alice." + "A" * 43 + "é",
+        "pst1.client.never.alice." + "A" * 43 + "\udcff",
+        "pst1.client.never.alice." + "A" * 20 + "!" + "A" * 23,
     ],
 )
 def test_what_is_no_token_is_refused(text: str) -> None:

@@ -98,6 +98,13 @@ def test_errors(sql: str, kind: type[PystachioError], text: str, planner: SqlPla
     assert "DataFusion" not in str(caught.value)
 
 
+@pytest.mark.parametrize("sql", ["select random() from orders", "select zyx(id) from orders"])
+def test_no_function_is_named_that_is_not_near(sql: str, planner: SqlPlanner) -> None:
+    with pytest.raises(PystachioError) as caught:
+        plan(planner, sql)
+    assert caught.value.hint is None
+
+
 def test_a_syntax_error_points_at_its_place(planner: SqlPlanner) -> None:
     with pytest.raises(SqlSyntaxError) as caught:
         planner.plan("select id\nfrom orders\nwhere id === 3")

@@ -1,0 +1,36 @@
+"""The folders of tables that a node gives to all its clients, before it has any, and before it is anybody's member."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from pystachio.data_folder import tables_of_folder
+from pystachio.io_scheduler.core.request import PriorityClass
+from pystachio.io_scheduler.service import IoSchedulerService
+from pystachio.operators.parquet.footer import read_footers
+from pystachio.operators.table import FileVersion, table_of_files
+from pystachio.planner.catalog import local_files
+from pystachio.server.file_looks import FileLooks
+
+_CATALOG_PLAN = "catalog"
+"""What the scheduler knows the reading of footers as."""
+
+
+async def require_readable(folders: Sequence[Path], looks: FileLooks, transfers: IoSchedulerService) -> None:
+    """Look at what this node has of the tables, as it will when they are registered.
+
+    Raises NotFound (no such folder, no tables), Unauthorized, DataError (no Parquet, schemas that differ), Unsupported,
+    ResourceExhausted (the file system does not say).
+    """
+    client = transfers.client(_CATALOG_PLAN, PriorityClass.INTERACTIVE)
+    for folder in folders:
+        [tables] = await looks.look(_files_of_tables, [folder], str)
+        for name, versions in tables.items():
+            table_of_files(name, await read_footers(client, versions))
+
+
+def _files_of_tables(folders: Sequence[Path]) -> dict[str, tuple[FileVersion, ...]]:
+    """On a thread that may hang."""
+    [folder] = folders
+    return {name: local_files([str(path)]) for name, path in tables_of_folder(folder).items()}
