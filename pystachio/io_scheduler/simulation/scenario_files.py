@@ -37,9 +37,13 @@ def _execute(path: Path) -> ModuleType:
     module = ModuleType("scenario")
     module.__file__ = str(path)
     try:
-        exec(compile(source, str(path), "exec"), module.__dict__)
+        program = compile(source, str(path), "exec")
     except SyntaxError as error:
         raise InvalidRequest(f"the scenario is not Python: {path}, line {error.lineno}: {error.msg}") from None
+    except ValueError as error:  # of bytes that are zero, up to Python 3.11.3
+        raise InvalidRequest(f"the scenario is not Python: {path}: {error}") from None
+    try:
+        exec(program, module.__dict__)
     except (Exception, SystemExit) as error:
         raise _failed(str(path), error) from error
     return module
