@@ -35,6 +35,15 @@ def parse_endpoint(text: str) -> Endpoint:
         host = ""
     if not (colon and host and port.isascii() and port.isdecimal() and len(port) <= 5 and int(port) <= _MOST_PORT):
         raise InvalidRequest(f"not an address: {shown(text)}", hint="write HOST:PORT, for example 127.0.0.1:7100")
-    if any(character.isspace() or not character.isprintable() for character in host):
+    if any(character.isspace() or not character.isprintable() for character in host) or not _is_name(host):
         raise InvalidRequest(f"not the name of a host: {shown(host)}")
     return Endpoint(host, int(port))
+
+
+def _is_name(host: str) -> bool:
+    """Whether the resolver can be asked for it: a part between dots has 1 to 63 characters."""
+    try:
+        host.encode("idna")
+    except UnicodeError:
+        return False
+    return True

@@ -20,7 +20,22 @@ def test_addresses(text: str, expected: Endpoint) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["", "host", ":1", "host:", "host:x", "host:65536", "::1:80", "host:-1", "host:\u0661", "a b:1", "a\n:1"]
+    "text",
+    [
+        "",
+        "host",
+        ":1",
+        "host:",
+        "host:x",
+        "host:65536",
+        "::1:80",
+        "host:-1",
+        "host:\u0661",
+        "a b:1",
+        "a\n:1",
+        "a..b:1",
+        f"{'a' * 64}.b:1",
+    ],
 )
 def test_what_is_no_address(text: str) -> None:
     with pytest.raises(InvalidRequest):

@@ -11,9 +11,11 @@ from pystachio.errors import InvalidRequest, PystachioError, ResourceExhausted
 def cannot_listen(what: str, setting: str, error: OSError) -> PystachioError:
     """InvalidRequest for what stays so, ResourceExhausted for what may pass: a port is free again, an address comes."""
     message = f"{what}: {error.strerror or error}"
-    if isinstance(error, socket.gaierror) and error.errno == socket.EAI_NONAME:
+    if isinstance(error, socket.gaierror):
         hint = "no host of this name is known here: write an address of this machine, or a name that it has"
-        return InvalidRequest(message, hint=hint)
+        if error.errno == socket.EAI_NONAME:
+            return InvalidRequest(message, hint=hint)
+        return ResourceExhausted(message, setting=setting, hint=hint)  # who knows names does not answer
     match error.errno:
         case errno.EACCES:
             return InvalidRequest(message, hint="ports below 1024 are for root: take another")

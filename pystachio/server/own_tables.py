@@ -9,7 +9,7 @@ from pystachio.data_folder import tables_of_folder
 from pystachio.io_scheduler.core.request import PriorityClass
 from pystachio.io_scheduler.service import IoSchedulerService
 from pystachio.operators.parquet.footer import read_footers
-from pystachio.operators.table import FileVersion, table_of_files
+from pystachio.operators.table import table_of_files
 from pystachio.planner.catalog import local_files
 from pystachio.server.file_looks import FileLooks
 
@@ -25,12 +25,12 @@ async def require_readable(folders: Sequence[Path], looks: FileLooks, transfers:
     """
     client = transfers.client(_CATALOG_PLAN, PriorityClass.INTERACTIVE)
     for folder in folders:
-        [tables] = await looks.look(_files_of_tables, [folder], str)
-        for name, versions in tables.items():
+        [tables] = await looks.look(_tables, [folder], str)
+        for name, path in tables.items():
+            [versions] = await looks.look(local_files, [str(path)], str)
             table_of_files(name, await read_footers(client, versions))
 
 
-def _files_of_tables(folders: Sequence[Path]) -> dict[str, tuple[FileVersion, ...]]:
-    """On a thread that may hang."""
+def _tables(folders: Sequence[Path]) -> dict[str, Path]:
     [folder] = folders
-    return {name: local_files([str(path)]) for name, path in tables_of_folder(folder).items()}
+    return tables_of_folder(folder)

@@ -377,87 +377,6 @@ def test_a_server_that_dies_is_missed_within_seconds(config: Path, tables: Path,
         assert time.monotonic() - began < LOST_SECONDS
 
 
-@pytest.mark.parametrize(
-    ("options", "code", "problem"),
-    [
-        (["--listen", "0.0.0.0:0"], 2, "needs the cluster's secret"),
-        ([], 2, "needs the cluster's secret"),
-        (["--listen", "everywhere"], 2, "cluster.listen"),
-        (["--name", "a b"], 2, "cluster.name"),
-        (["--config", "/no/such/file.toml"], 2, "no such configuration file"),
-        (["--config", "CONFIG", "--memory", "3"], 2, "at least 16MiB"),
-        (["--config", "CONFIG", "--listen", "nohost.invalid:7100"], 2, "no host of this name"),
-        (["--config", "CONFIG", "--join", "127.0.0.1:0"], 2, "it cannot be 0"),
-        (["--config", "CONFIG", "--data", "/no/such/folder"], 2, "no such folder"),
-        (["--config", "CONFIG", "--data", "EMPTY"], 2, "no Parquet files"),
-        (["--config", "CONFIG", "--data", "GARBAGE"], 1, "not a Parquet file"),
-        (["--config", "CONFIG", "--listen", "8.8.8.8:7100"], 1, "does not have the address"),
-    ],
-)
-def test_what_does_not_start(options: list[str], code: int, problem: str, config: Path, tmp_path: Path) -> None:
-    """A node that would not start another time either ends with 2: systemd's unit does not start it again."""
-    for folder in ("empty", "garbage"):
-        (tmp_path / folder).mkdir()
-    (tmp_path / "garbage" / "g.parquet").write_text("no table at all")
-    given = {"CONFIG": str(config), "EMPTY": str(tmp_path / "empty"), "GARBAGE": str(tmp_path / "garbage")}
-    options = [given.get(option, option) for option in options]
-    done = subprocess.run([*MAIN, "serve", *options], capture_output=True, text=True, timeout=60)
-    assert (done.returncode, done.stdout) == (code, ""), done.stderr
-    assert problem in " ".join(done.stderr.replace("│", "").split()), done.stderr
-    assert "Traceback" not in done.stderr
-    assert "a view is in force" not in done.stderr
-
-
-@pytest.mark.parametrize(
-    ("settings", "problem"),
-    [
-        ({"SECRET_FILE": "/no/such/secret"}, "secret cannot be read"),
-        ({"SECRET_FILE": "CONFIG"}, "not a secret"),
-        ({"MEMBERSHIP": "ray"}, "started by its supervisor"),
-        ({"TRANSPORT": "rdma"}, "not supported"),
-        ({"TRANSPORT": "ucx", "TLS": "CONFIG"}, "UCX's data cannot be under TLS"),
-        ({"TLS": "/no/such/file"}, "tls_key"),
-        ({"TLS": "CONFIG"}, "tls_authority"),
-    ],
-)
-def test_settings_with_which_no_node_starts(
-    settings: dict[str, str], problem: str, config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    private = tmp_path / "private.toml"
-    private.write_bytes(config.read_bytes())
-    private.chmod(0o600)
-    for name, value in settings.items():
-        for each in ("TLS_CERTIFICATE", "TLS_KEY", "TLS_AUTHORITY") if name == "TLS" else (name,):
-            monkeypatch.setenv(f"PYSTACHIO_CLUSTER_{each}", str(private) if value == "CONFIG" else value)
-    done = subprocess.run([*MAIN, "serve", f"--config={config}"], capture_output=True, text=True, timeout=60)
-    assert (done.returncode, done.stdout, problem in done.stderr) == (2, "", True), done.stderr
-
-
-def test_a_node_with_a_broken_folder_disturbs_no_cluster(node: str, config: Path, tmp_path: Path) -> None:
-    looking = ["status", "--node", node, "--config", str(config), "--json"]
-    before = json.loads(run(*looking).stdout)["epoch"]
-    (tmp_path / "numbers.parquet").write_text("no table at all")
-    options = [f"--config={config}", "--name=broken", f"--join={node}", f"--data={tmp_path}"]
-    done = subprocess.run([*MAIN, "serve", *options], capture_output=True, text=True, timeout=60)
-    assert (done.returncode, done.stdout, "not a Parquet file" in done.stderr) == (1, "", True)
-    assert json.loads(run(*looking).stdout)["epoch"] == before
-
-
-def test_a_secret_that_others_can_read_and_a_port_that_is_taken(config: Path, tmp_path: Path) -> None:
-    secret = tmp_path / "secret"
-    secret.write_bytes((config.parent / "secret").read_bytes())
-    secret.chmod(0o644)
-    (tmp_path / "open.toml").write_text(f'[cluster]\nsecret_file = "{secret}"\n')
-    command = [*MAIN, "serve", "--config", str(tmp_path / "open.toml")]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
-    assert (done.returncode, "chmod 600" in done.stderr) == (2, True)
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        secret.chmod(0o600)
-        listen = f"--listen=127.0.0.1:{taken.getsockname()[1]}"
-        done = subprocess.run([*command, listen], capture_output=True, text=True, timeout=60)
-        assert (done.returncode, "cannot listen" in done.stderr) == (1, True)
-
-
 def test_a_cluster_to_try_out(tables: Path, tmp_path: Path) -> None:
     command = [*MAIN, "cluster", "--nodes=2", f"--data={tables}", "--memory=128MiB", "--threads=1"]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
@@ -487,26 +406,6 @@ def test_a_cluster_to_try_out(tables: Path, tmp_path: Path) -> None:
             process.kill()
             process.wait()
         process.stdout.close()
-
-
-@pytest.mark.parametrize(
-    ("options", "code", "problem"),
-    [
-        (["--data", "/no/such/folder"], 2, "not found: no such folder: /no/such/folder"),
-        (["--memory", "1KiB"], 2, "at least 16MiB"),
-        (["--threads", "0"], 2, "the setting threads"),
-    ],
-)
-def test_a_cluster_that_cannot_start_says_what_serve_says(
-    options: list[str], code: int, problem: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("TMPDIR", str(tmp_path))
-    command = [*MAIN, "cluster", "--nodes=2", *options]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
-    assert (done.returncode, done.stdout, problem in done.stderr) == (code, "", True), done.stderr
-    assert "internal error" not in done.stderr
-    assert "main serve" not in done.stderr
-    assert not list(tmp_path.glob("pystachio-cluster-*"))
 
 
 @pytest.mark.parametrize("is_ignored", [False, True])

@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 import pytest
 
 from pystachio.endpoint import Endpoint
-from pystachio.errors import InvalidRequest, ResourceExhausted
+from pystachio.errors import ResourceExhausted
 from pystachio.server import health
 from pystachio.server.health import HealthServer
 
@@ -68,8 +68,3 @@ async def test_an_address_that_is_taken() -> None:
     async with opened(True) as address:
         with pytest.raises(ResourceExhausted, match="health"):
             await HealthServer(address, lambda: True).open()
-
-
-async def test_a_host_that_nobody_knows() -> None:
-    with pytest.raises(InvalidRequest, match="health"):
-        await HealthServer(Endpoint("nohost.invalid", 0), lambda: True).open()
