@@ -270,7 +270,7 @@ def test_a_node_that_is_closed_ends_its_statements(folder: Path, tables: dict[st
         started = time.monotonic()
         assert cluster.nodes["n0"].leave(10) == 0
         assert time.monotonic() - started < 2.0
-        assert statement.outcome(1).error in ("cancelled", "gone")
+        assert statement.outcome(1).error in ("node_lost", "gone")
         cluster.until_idle(RELEASE_SECONDS)
 
 
