@@ -20,7 +20,7 @@ from pystachio.cli.oracle import disagreement
 TYPED = frozenset(
     kind.code for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, errors.PystachioError)
 ) - {errors.InternalError.code, errors.Cancelled.code}
-"""What a query may end with: nobody cancels any here, but a node that leaves does."""
+"""What a query may end with: nobody cancels any here."""
 BOUND_SECONDS = 30.0
 """A query that has not ended by then hangs."""
 RECOVERY_SECONDS = 10.0
@@ -154,8 +154,8 @@ class Campaign:
             counts["retried"] += outcome.attempts > 1
         elif outcome.rows is not None:
             counts["bad"] += 1
-        elif outcome.error == "gone" or (is_ill and outcome.error == errors.Cancelled.code):
-            counts["gone"] += 1  # a node that leaves cancels what was asked of it
+        elif outcome.error == "gone" or (is_ill and _has_left(outcome)):
+            counts["gone"] += 1
         elif outcome.error in TYPED:
             counts["typed"] += 1
             self._note(f"{label} of {struck[0].victim}, a query on {where}: {outcome.error}: {outcome.message}")
@@ -208,3 +208,8 @@ class Campaign:
     def _note(self, text: str) -> None:
         if len(self._tally.notes) < 60:
             self._tally.notes.append(text)
+
+
+def _has_left(outcome: Outcome) -> bool:
+    """Whether the query was asked of a node that has left."""
+    return outcome.error == errors.NodeLost.code and "the node has stopped before the plan's end" in outcome.message
