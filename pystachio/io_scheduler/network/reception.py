@@ -136,13 +136,15 @@ class Reception:
 
     def _welcome(self, connection: FrameConnection) -> None:
         """Somebody has connected."""
-        self._take_in(self._examine(connection), connection.address)
+        give_up = partial(connection.fail, NodeLost("the connection was given up"))
+        self._take_in(self._examine(connection), connection.address, give_up)
 
     def _welcome_encrypted(self, taken: socket.socket) -> None:
         """Somebody has connected, who counts from now on, and is to begin with TLS."""
-        self._take_in(self._encrypt(taken), _address_of(taken))
+        self._take_in(self._encrypt(taken), _address_of(taken), taken.close)
 
-    def _take_in(self, examination: Coroutine[object, object, None], address: str) -> None:
+    def _take_in(self, examination: Coroutine[object, object, None], address: str, give_up: Callable[[], None]) -> None:
+        """`give_up` ends the connection of an examination that is cancelled, perhaps before it has begun."""
         if len(self._strangers) >= self._limits.strangers:
             # Who means well has said who he is within milliseconds: a crowd that says nothing keeps nobody out.
             oldest = next(iter(self._strangers))
@@ -152,11 +154,13 @@ class Reception:
         guest = asyncio.get_running_loop().create_task(examination)
         self._strangers[guest] = address
         self._guests.add(guest)
-        guest.add_done_callback(self._let_go)
+        guest.add_done_callback(partial(self._let_go, give_up))
 
-    def _let_go(self, guest: asyncio.Task[None]) -> None:
+    def _let_go(self, give_up: Callable[[], None], guest: asyncio.Task[None]) -> None:
         self._strangers.pop(guest, None)
         self._guests.discard(guest)
+        if guest.cancelled():
+            give_up()
 
     async def _encrypt(self, taken: socket.socket) -> None:
         assert self._tls is not None, "it listens so"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 import re
+import socket
 import ssl
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
@@ -226,5 +227,28 @@ def test_who_has_not_ended_its_tls_handshake_counts_as_a_stranger(
                 writer.close()
                 with suppress(OSError):
                     await writer.wait_closed()
+
+    run(main(), loop)
+
+
+@pytest.mark.parametrize("loop", LOOPS, ids=["asyncio", "uvloop"])
+@pytest.mark.parametrize("is_encrypted", [False, True])
+def test_a_crowd_that_comes_at_once_is_sent_away(
+    files: TlsFiles, loop: Callable[[], asyncio.AbstractEventLoop], is_encrypted: bool
+) -> None:
+    """Whoever has to go before anybody has looked at him leaves no connection behind."""
+
+    async def main() -> None:
+        async with server(tls=files if is_encrypted else None, strangers=3, handshake_seconds=0.3) as node:
+            crowd = [socket.create_connection(node.address) for _ in range(40)]  # between two turns of the loop
+            for each in crowd:
+                each.setblocking(False)
+            async with asyncio.timeout(5):
+                for each in crowd:
+                    with suppress(ConnectionResetError):
+                        while await asyncio.get_running_loop().sock_recv(each, 1024):
+                            pass
+                    each.close()
+            assert node.network.statistics().refused == 40
 
     run(main(), loop)
