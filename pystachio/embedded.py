@@ -52,7 +52,7 @@ from pystachio.runtime.urgency import Urgency
 from pystachio.trace import plan_trace
 from pystachio.trace.plan_trace import PlanTrace
 
-_CATALOG_PLAN = "catalog"
+CATALOG_PLAN = "catalog"
 _USUAL_CATALOG_PLAN = "usual catalog"
 """The ledger's name for reads that belong to no plan: footers and samples."""
 _DEVICE_MEMORY_FRACTION = 0.8
@@ -220,7 +220,7 @@ class EmbeddedNode:
         expect more of that kind, and cut what others read into short chunks (`LinkQueue`)."""
         priority = getattr(self._expected, "priority", PriorityClass.NORMAL)
         if priority == PriorityClass.INTERACTIVE:
-            return _CATALOG_PLAN, PriorityClass.INTERACTIVE
+            return CATALOG_PLAN, PriorityClass.INTERACTIVE
         return _USUAL_CATALOG_PLAN, PriorityClass.NORMAL
 
     def as_run(self, plan: PhysicalPlan) -> PhysicalPlan:

@@ -15,6 +15,7 @@ from typing import TypeVar
 
 from msgspec.structs import replace
 
+from pystachio.embedded import CATALOG_PLAN
 from pystachio.errors import DataError, InvalidRequest, NotFound, PystachioError, ResourceExhausted
 from pystachio.io_scheduler.core.request import PriorityClass
 from pystachio.io_scheduler.service import IoSchedulerService
@@ -39,8 +40,6 @@ _TOLD_BYTES = 8 << 20
 _KEPT_LISTINGS = 1024
 _KEPT_ELSEWHERE = 1 << 17
 """Of so many files it is known which nodes have them, and of all those of the source that was found last."""
-_CATALOG_PLAN = "catalog"
-"""The ledger's name for reads that belong to no plan: footers."""
 
 
 class NotUnicode(InvalidRequest):
@@ -179,7 +178,7 @@ class FilesElsewhere:
         self._listings = {}  # another one: what is asked for now is not kept, either
 
     async def _footers(self, versions: Sequence[FileVersion]) -> list[ParquetFile]:
-        client = self._transfers.client(_CATALOG_PLAN, PriorityClass.INTERACTIVE)
+        client = self._transfers.client(CATALOG_PLAN, PriorityClass.INTERACTIVE)
         here: list[FileVersion] = []
         by_node: dict[str, list[FileVersion]] = {}
         # Settled before anything is waited for: whoever looks meanwhile may find that a file is somewhere else now.
@@ -266,7 +265,7 @@ class FilesElsewhere:
     def _read(self, sender: str, message: FootersAsked) -> None:
         async def answer() -> None:
             versions = [FileVersion(file.path, file.size, file.mtime_ns) for file in message.files]
-            client = self._transfers.client(_CATALOG_PLAN, PriorityClass.INTERACTIVE)
+            client = self._transfers.client(CATALOG_PLAN, PriorityClass.INTERACTIVE)
             files = await read_footers(client, versions)
             self._plane.tell(sender, FootersTold(message.number, tuple(_that_fit([file.footer for file in files]))))
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from operator import attrgetter
 from types import TracebackType
 
+from pystachio.embedded import CATALOG_PLAN
 from pystachio.errors import Cancelled, DataError, InternalError, NodeLost, PystachioError
 from pystachio.io_scheduler.core.request import PriorityClass
 from pystachio.io_scheduler.service import IoSchedulerService
@@ -46,8 +47,6 @@ VIEW_SECONDS = 2.0
 """How long a part waits for the view that its plan's nodes are from."""
 _KEPT_TABLES = 1024
 _KEPT_CANCELLED = 1024
-_CATALOG_PLAN = "catalog"
-"""The ledger's name for reads that belong to no plan: footers."""
 
 
 @dataclass(slots=True, eq=False)
@@ -324,7 +323,7 @@ class Tables:
         known.update(await asyncio.to_thread(_parsed, {each: elsewhere[each] for each in named if each in elsewhere}))
         missing = [version for version in named if version not in elsewhere]
         await self._looks.look(_require_same, missing, attrgetter("path"))
-        client = self._transfers.client(_CATALOG_PLAN, PriorityClass.INTERACTIVE)
+        client = self._transfers.client(CATALOG_PLAN, PriorityClass.INTERACTIVE)
         read: list[ParquetFile] = await read_footers(client, missing)
         known.update(zip(missing, read, strict=True))
         table = table_of_files(reference.name, [known[version] for version in reference.versions])

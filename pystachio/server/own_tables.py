@@ -6,15 +6,13 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from pystachio.data_folder import tables_of_folder
+from pystachio.embedded import CATALOG_PLAN
 from pystachio.io_scheduler.core.request import PriorityClass
 from pystachio.io_scheduler.service import IoSchedulerService
 from pystachio.operators.parquet.footer import read_footers
 from pystachio.operators.table import table_of_files
 from pystachio.planner.catalog import local_files
 from pystachio.server.file_looks import FileLooks
-
-_CATALOG_PLAN = "catalog"
-"""What the scheduler knows the reading of footers as."""
 
 
 async def require_readable(folders: Sequence[Path], looks: FileLooks, transfers: IoSchedulerService) -> None:
@@ -23,7 +21,7 @@ async def require_readable(folders: Sequence[Path], looks: FileLooks, transfers:
     Raises NotFound (no such folder, no tables), Unauthorized, DataError (no Parquet, schemas that differ), Unsupported,
     ResourceExhausted (the file system does not say).
     """
-    client = transfers.client(_CATALOG_PLAN, PriorityClass.INTERACTIVE)
+    client = transfers.client(CATALOG_PLAN, PriorityClass.INTERACTIVE)
     for folder in folders:
         [tables] = await looks.look(_tables, [folder], str)
         for name, path in tables.items():

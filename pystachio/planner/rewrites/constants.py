@@ -18,6 +18,7 @@ from pystachio.operators.evaluate import value_of
 from pystachio.operators.expressions import Call, Cast, Expression, Literal, children
 from pystachio.operators.functions.function import NullRule
 from pystachio.operators.functions.registry import FUNCTIONS
+from pystachio.operators.functions.units import is_number, is_point_in_time, step_of
 from pystachio.planner.nullability import STRICT_FUNCTIONS
 
 # Functions of texts multiply them: longer ones are left to plans, whose memory is bounded.
@@ -27,8 +28,6 @@ _LENGTHENING: Final = frozenset({"repeat", "lpad", "rpad"})
 _KEPT: Final = 4096
 
 _STRICT: Final = STRICT_FUNCTIONS - {"and", "or"}
-_NANOSECONDS: Final = {"s": 10**9, "ms": 10**6, "us": 10**3, "ns": 1}
-_NANOSECONDS_PER_DAY: Final = 86_400 * 10**9
 
 
 def constant(expression: Expression) -> Expression:
@@ -123,16 +122,15 @@ def _may_grow(call: Call) -> bool:
 
 
 def _unit(type_: pa.DataType) -> tuple[str, Fraction] | None:
-    """What a value counts, and in which steps. None for what is not counted."""
-    if pa.types.is_integer(type_):
-        return "number", Fraction(1)
-    if pa.types.is_decimal(type_):
-        return "number", Fraction(1, 10**type_.scale)
-    if pa.types.is_date32(type_):
-        return "time", Fraction(_NANOSECONDS_PER_DAY)
-    if pa.types.is_timestamp(type_) and type_.tz is None:
-        return "time", Fraction(_NANOSECONDS[type_.unit])
-    return None
+    """What a value counts, and in which steps. None for what is not counted, nor whole, and for moments in a zone."""
+    steps = step_of(type_)
+    if steps is None or pa.types.is_boolean(type_) or pa.types.is_date64(type_):
+        return None
+    if pa.types.is_timestamp(type_) and type_.tz is not None:
+        return None
+    if is_number(type_):
+        return "number", steps
+    return ("time", steps) if is_point_in_time(type_) else None
 
 
 def _limits(type_: pa.DataType) -> tuple[int, int]:

@@ -12,6 +12,7 @@ import pyarrow as pa
 
 from pystachio.errors import InvalidRequest
 from pystachio.operators.expressions import Call, Cast, Expression, IfThen, Literal
+from pystachio.operators.functions.units import SECONDS_PER_DAY, TICKS_PER_SECOND
 from pystachio.planner.substrait.calls import typed_alike
 
 ConstantCall = Callable[[str, Sequence[Literal]], Literal | None]
@@ -33,8 +34,7 @@ CONSTANT_CALLS: Final = _FROM_TEXT | _words(
     "make_time md5 nanvl overlay pi regexp_count regexp_instr sha224 sha256 sha384 sha512 substr_index to_char to_hex "
     "to_local_time to_time to_unixtime version"
 )
-_NANOSECONDS: Final = {"s": 10**9, "ms": 10**6, "us": 10**3, "ns": 1}
-_NANOSECONDS_PER_DAY: Final = 86_400 * 10**9
+_NANOSECONDS_PER_DAY: Final = SECONDS_PER_DAY * TICKS_PER_SECOND["ns"]
 
 
 def translated(
@@ -65,7 +65,11 @@ def _now(moment: int, type_: pa.DataType) -> Literal:
     if pa.types.is_date32(type_):
         return Literal(moment // _NANOSECONDS_PER_DAY, type_)
     if pa.types.is_time(type_):
-        return Literal(moment % _NANOSECONDS_PER_DAY // _NANOSECONDS[type_.unit], type_)
+        return Literal(_ticks(moment % _NANOSECONDS_PER_DAY, type_.unit), type_)
     if pa.types.is_timestamp(type_):
-        return Literal(moment // _NANOSECONDS[type_.unit], type_)
+        return Literal(_ticks(moment, type_.unit), type_)
     raise InvalidRequest(f"now as {type_}")
+
+
+def _ticks(nanoseconds: int, unit: str) -> int:
+    return nanoseconds * TICKS_PER_SECOND[unit] // TICKS_PER_SECOND["ns"]
