@@ -12,6 +12,8 @@ import pyarrow.parquet as pq
 import pytest
 
 import pystachio
+from pystachio.operators.kernels import native, radix_sort
+from pystachio.operators.kernels.radix_sort import SplitRows
 
 ROWS = 400_000
 STATEMENTS = (
@@ -68,3 +70,26 @@ def test_orders_are_those_of_duckdb(path: Path, session: pystachio.Session, stat
 def test_a_sort_knows_what_is_wanted(session: pystachio.Session) -> None:
     plan = session.sql("select i from rows order by f, i limit 120000 offset 30000").explain()
     assert "Sort first 150,000 by f, i" in plan
+
+
+def test_a_date_far_from_all_others_leaves_work_for_every_worker(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shares: list[int] = []
+
+    class Watched(SplitRows):
+        def sort(self, share: range) -> None:
+            shares.append(self.rows_of(share))
+            super().sort(share)
+
+    monkeypatch.setattr(radix_sort, "SplitRows", Watched)
+    days = np.random.default_rng(6).integers(0, 10_000, ROWS)
+    days[7] = 2**40
+    pq.write_table(pa.table({"i": np.arange(ROWS), "day": days}), tmp_path / "rows.parquet")
+    with pystachio.connect(threads=2, memory="1GiB", chunk_cache=False) as session:
+        session.register("rows", tmp_path / "rows.parquet")
+        found = session.sql("select i from rows order by day, i").to_arrow()
+    assert found.column("i").to_numpy().tolist() == np.argsort(days, kind="stable").tolist()
+    if native.library() is not None:
+        assert sum(shares) == ROWS
+        assert max(shares) <= ROWS // 2

@@ -21,6 +21,7 @@ from pystachio.operators.expressions import Literal as Constant
 from pystachio.operators.joins.inequalities import Inequalities, OrderedIndex, index_in_order
 from pystachio.operators.joins.join import Join
 from pystachio.operators.joins.places import PairCondition, Place, Source
+from pystachio.operators.kernels.pairs import Matches
 from tests.operators.joins.test_join import expected, table
 
 Row = tuple[Any, ...]
@@ -266,20 +267,47 @@ def test_flags_cover_exactly_the_ranges(harness: Any) -> None:
     assert flags.view(torch.bool).tolist() == want
 
 
-def test_an_index_is_reserved(harness: Any) -> None:
-    join = Join(
-        harness.source(pa.table({"a": list(range(1000))})),
-        harness.source(pa.table({"b": list(range(1000))})),
-        JoinKind.INNER,
+@pytest.mark.parametrize("build", ["left", "right"])
+@pytest.mark.parametrize("kind", [JoinKind.SEMI, JoinKind.ANTI, JoinKind.MARK])
+def test_whether_a_row_matches_at_all_is_seen_from_ranges(
+    harness: Any, kind: JoinKind, build: Side, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def pairs(found: Matches, limit: int) -> Any:
+        raise AssertionError("pairs are made")
+
+    monkeypatch.setattr(Matches, "pairs", pairs)
+    output = (0, 2) if kind is JoinKind.MARK else (0,)
+    join = numbers_join(harness, list(range(100)), list(range(40, 90)), kind, build, output)
+    found = {row[0] for row in harness.rows(join) if kind is not JoinKind.MARK or row[1]}
+    assert found == ({*range(89)} if kind is not JoinKind.ANTI else {*range(89, 100)})
+
+
+def test_a_join_in_order_says_so(harness: Any) -> None:
+    join = numbers_join(harness, [1], [2], JoinKind.INNER, "right", (0, 1))
+    assert join.label() == "Join inner by inequalities with residual build=right"
+
+
+def numbers_join(
+    harness: Any, left: list[int], right: list[int], kind: JoinKind, build: Side, output: tuple[int, ...]
+) -> Join:
+    """On a < b."""
+    return Join(
+        harness.source(pa.table({"a": left})),
+        harness.source(pa.table({"b": right})),
+        kind,
         (),
         (),
         (),
         Call("lt", (number(0), number(1)), pa.bool_()),
         False,
-        "right",
-        (0, 1),
+        build,
+        output,
         (),
     )
+
+
+def test_an_index_is_reserved(harness: Any) -> None:
+    join = numbers_join(harness, list(range(1000)), list(range(1000)), JoinKind.INNER, "right", (0, 1))
     opened = asyncio.run(join.open(harness.context(), (harness.receiver(join.right.batches),)))
     assert isinstance(opened.side.index, OrderedIndex)
     assert harness.memory.held >= opened.side.index.nbytes + opened.side.rows.nbytes
