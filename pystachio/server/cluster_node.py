@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import secrets
 from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, nullcontext
 from functools import partial
 from random import Random
 from typing import Protocol
@@ -82,24 +82,27 @@ class ClusterNode:
         secret: bytes,
         discovery: Discovery,
         visited: Callable[[Visit], None] | None = None,
+        door: AbstractAsyncContextManager[object] | None = None,
         emulate: Callable[[Device], Device] | None = None,
         preference: Preference = Preference.BYTES,
         embed: Embed = EmbeddedNode,
         instance: str | None = None,
         chance: Random | None = None,
     ) -> None:
-        """`visited` is called on the loop with each client. `emulate` is that of `Network`, in place of the settings'.
+        """`visited` is called on the loop with each client; `door` is entered there before the node is anybody's member,
+        and left when it is none any more. `emulate` is that of `Network`, in place of the settings'.
         `embed` makes what the node stands on; `instance` and `chance` are those of `ControlPlane`.
 
         Raises InvalidRequest (TLS files, a folder of `data` that is missing, a host that nobody knows), Unsupported
         (the transport that was asked for), DataError (a file in a folder of `data`), ResourceExhausted (no thread, no
-        files, an address that cannot be had).
+        files, an address that cannot be had), and what entering `door` raises.
         """
         self.name = name
         self.settings = settings
         self.cluster = cluster
         self._secret = secret
         self._visited = visited
+        self._door = door if door is not None else nullcontext()
         self._emulate = emulate or _emulated(cluster.emulated)
         self._preference = preference
         self._transport = choose_transport(cluster.transport, with_tls=cluster.has_tls)
@@ -261,6 +264,7 @@ class ClusterNode:
             self._elsewhere = FilesElsewhere(self.plane, transfers, looks, client_folders=self.cluster.client_folders)
             # A node that cannot serve is nobody's member meanwhile.
             await require_readable(self.cluster.data, looks, transfers)
+            await resources.enter_async_context(self._door)
             try:
                 listening = await self.network.listen(endpoint.host, endpoint.port)
             except OSError as error:

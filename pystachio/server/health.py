@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from types import TracebackType
 
 from pystachio.endpoint import Endpoint
 from pystachio.server.listening import cannot_listen
@@ -14,7 +15,7 @@ _REQUEST_BYTES = 8192
 
 
 class HealthServer:
-    """`open` and `close` are for the node's loop: that `/live` is answered at all says that the loop turns.
+    """Use it as `async with` on the node's loop: that `/live` is answered at all says that the loop turns.
 
     `/ready` is answered with 200 while `is_ready` says so and with 503 otherwise; every other path with 404.
     """
@@ -32,7 +33,7 @@ class HealthServer:
         host, port = self._server.sockets[0].getsockname()[:2]
         return Endpoint(host, port)
 
-    async def open(self) -> HealthServer:
+    async def __aenter__(self) -> HealthServer:
         """Raises ResourceExhausted for an address that cannot be had, InvalidRequest for one that never can."""
         try:
             self._server = await asyncio.start_server(
@@ -43,7 +44,9 @@ class HealthServer:
             raise cannot_listen(what, "cluster_health", error) from error
         return self
 
-    async def close(self) -> None:
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         if self._server is not None:
             self._server.close()
         connections = tuple(self._connections)

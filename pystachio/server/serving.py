@@ -6,11 +6,10 @@ import asyncio
 import os
 import time
 from concurrent.futures import Future
-from contextlib import suppress
 
 from pystachio.config import ClusterSettings, Settings, require_serviceable
 from pystachio.endpoint import Endpoint
-from pystachio.errors import InvalidRequest, PystachioError, Unauthorized
+from pystachio.errors import InvalidRequest, Unauthorized
 from pystachio.io_scheduler.network.tokens import read
 from pystachio.runtime.logging import get_logger
 from pystachio.runtime.membership.discovery import Discovery, StaticDiscovery
@@ -41,8 +40,8 @@ class ServingNode:
         self._doorman = Doorman(
             settings, cluster.data, client_folders=cluster.client_folders, most_plans=cluster.client_plans
         )
-        self._health_server: HealthServer | None = None
-        self.health: Endpoint | None = None
+        asked = cluster.health_endpoint
+        health = None if asked is None else HealthServer(asked, lambda: self._doorman.is_ready)
         self.node = ClusterNode(
             settings,
             cluster,
@@ -50,13 +49,9 @@ class ServingNode:
             secret=read(cluster.secret_file),
             discovery=discovery_of(cluster, supervisor),
             visited=self._doorman.visited,
+            door=health,
         )
-        try:
-            if (asked := cluster.health_endpoint) is not None:
-                self.health = self.node.host.call(self._open_health(asked)).result()
-        except BaseException:
-            self.close()
-            raise
+        self.health = None if health is None else health.address
 
     def open(self) -> None:
         """Clients are served when this returns. Raises what the cluster refuses this node with, and as the tables'
@@ -79,10 +74,6 @@ class ServingNode:
 
     def close(self) -> None:
         """Cancel what runs, leave the cluster and end. May be called twice."""
-        if self._health_server is not None:
-            with suppress(PystachioError):  # the node has ended
-                self.node.host.call(self._health_server.close()).result()
-            self._health_server = None
         self.node.close()
         self._doorman.close()
 
@@ -135,10 +126,6 @@ class ServingNode:
         except TimeoutError:
             return False
         return True
-
-    async def _open_health(self, endpoint: Endpoint) -> Endpoint:
-        self._health_server = HealthServer(endpoint, lambda: self._doorman.is_ready)
-        return (await self._health_server.open()).address
 
 
 def discovery_of(cluster: ClusterSettings, supervisor: RayDiscovery | None) -> Discovery:

@@ -123,15 +123,20 @@ def test_settings_with_which_no_node_starts(
     assert (done.returncode, done.stdout, problem in done.stderr) == (2, "", True), done.stderr
 
 
-def test_a_node_with_a_broken_folder_disturbs_no_cluster(config: Path, tmp_path: Path) -> None:
+def test_a_node_that_cannot_serve_disturbs_no_cluster(config: Path, tmp_path: Path) -> None:
     (tmp_path / "numbers.parquet").write_text("no table at all")
-    with serving(config, "--name=first") as (_, address):
+    with serving(config, "--name=first") as (_, address), socket.create_server(("127.0.0.1", 0)) as taken:
         looking = ["status", "--node", address, "--config", str(config), "--json"]
         before = json.loads(run(*looking).stdout)["epoch"]
-        options = [f"--config={config}", "--name=broken", f"--join={address}", f"--data={tmp_path}"]
-        done = subprocess.run([*MAIN, "serve", *options], capture_output=True, text=True, timeout=60)
-        assert (done.returncode, done.stdout, "not a Parquet file" in done.stderr) == (1, "", True)
-        assert json.loads(run(*looking).stdout)["epoch"] == before
+        joining = [*MAIN, "serve", f"--config={config}", "--name=broken", f"--join={address}"]
+        port = taken.getsockname()[1]
+        for option, problem in (
+            (f"--data={tmp_path}", "not a Parquet file"),
+            (f"--health=127.0.0.1:{port}", f"health cannot be asked for at 127.0.0.1:{port}"),
+        ):
+            done = subprocess.run([*joining, option], capture_output=True, text=True, timeout=60)
+            assert (done.returncode, done.stdout, problem in done.stderr) == (1, "", True), done.stderr
+            assert json.loads(run(*looking).stdout)["epoch"] == before
 
 
 def test_a_secret_that_others_can_read_and_a_port_that_is_taken(config: Path, tmp_path: Path) -> None:

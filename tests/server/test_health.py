@@ -14,11 +14,8 @@ from pystachio.server.health import HealthServer
 
 @asynccontextmanager
 async def opened(is_ready: bool) -> AsyncIterator[Endpoint]:
-    server = await HealthServer(Endpoint("127.0.0.1", 0), lambda: is_ready).open()
-    try:
+    async with HealthServer(Endpoint("127.0.0.1", 0), lambda: is_ready) as server:
         yield server.address
-    finally:
-        await server.close()
 
 
 async def answer(address: Endpoint, request: bytes) -> bytes:
@@ -67,4 +64,4 @@ async def test_requests_without_end_are_left(monkeypatch: pytest.MonkeyPatch) ->
 async def test_an_address_that_is_taken() -> None:
     async with opened(True) as address:
         with pytest.raises(ResourceExhausted, match="health"):
-            await HealthServer(address, lambda: True).open()
+            await HealthServer(address, lambda: True).__aenter__()
