@@ -19,6 +19,7 @@ from types import MappingProxyType
 from typing import Protocol
 
 from pystachio.errors import DataError, InvalidRequest, NotFound, PystachioError, Unauthorized, Unsupported
+from pystachio.io_scheduler.os_errors import from_os_error
 from pystachio.operators.parquet.footer import file_version
 from pystachio.operators.table import FileVersion, ParquetFile, Table, table_of_files
 from pystachio.planner.file_patterns import matching, require_time
@@ -290,7 +291,7 @@ def _files_of_folder(folder: str, admits: Callable[[str], bool] | None) -> list[
     except PermissionError as error:
         raise Unauthorized(f"no permission to list the folder: {folder}") from error
     except OSError as error:
-        raise DataError(f"cannot list the folder: {folder}: {error}") from error
+        raise from_os_error(error, folder) from error
     if partitions:
         raise Unsupported(
             f"Hive partition folders: {os.path.join(folder, min(partitions))}",

@@ -6,20 +6,25 @@ within itself, and it stops when its time is over: clients name patterns, and a 
 
 from __future__ import annotations
 
+import errno
 import fnmatch
 import glob
 import os
 import re
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 
 from pystachio.errors import ResourceExhausted
+from pystachio.io_scheduler.os_errors import from_os_error
 
 _ANY_DEPTH = "**"
 _HIDDEN = "."
+_PASSED_OVER = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENAMETOOLONG, errno.EACCES, errno.EPERM})
+"""Where a path leads nowhere, or where others may not look, nothing matches. What else goes wrong (no descriptor is
+left, a disk fails) hides files that do: without them an answer would be wrong."""
 _Identity = tuple[int, int]
 
 # Who allows the time is far above those who look, whose function is the same with and without a limit.
@@ -82,8 +87,8 @@ class _Visit:
 def matching(pattern: str, admits: Callable[[str], bool] | None = None) -> list[str]:
     """The absolute paths that match an absolute pattern, each once, sorted. Blocks.
 
-    Links to folders are followed only where `admits` says so. What cannot be looked at does not match. Raises
-    ResourceExhausted as `require_time`.
+    Links to folders are followed only where `admits` says so. What is not there, or may not be looked at, does not
+    match. Raises ResourceExhausted as `require_time`, and what `os_errors` makes of everything else that goes wrong.
     """
     folder = fixed_folder(pattern)
     parts = _parts_of(pattern[len(folder) :])
@@ -127,7 +132,8 @@ class _Walk:
         if any(self._parts[part] == _ANY_DEPTH for part in visit.parts):
             try:
                 line = visit.line or _Line(_identity(os.stat(folder)))
-            except OSError:
+            except OSError as error:
+                _require_passed_over(error, folder)
                 return []
             self._match_nothing(folder, visit.parts)
         else:
@@ -139,10 +145,13 @@ class _Walk:
             if os.path.lexists(path):
                 self._go_on(below, path, part + 1)
         if patterns:
-            with suppress(OSError), os.scandir(folder) as entries:
-                for entry in entries:
-                    require_time(self._pattern)
-                    self._match(entry, patterns, line, below)
+            try:
+                with os.scandir(folder) as entries:
+                    for entry in entries:
+                        require_time(self._pattern)
+                        self._match(entry, patterns, line, below)
+            except OSError as error:
+                _require_passed_over(error, folder)
         return list(below.values())
 
     def _match_nothing(self, folder: str, parts: set[int]) -> None:
@@ -184,7 +193,8 @@ class _Walk:
         if is_folder:
             try:
                 identity = _identity(entry.stat())
-            except OSError:
+            except OSError as error:
+                _require_passed_over(error, entry.path)
                 return
             if identity in line:
                 return
@@ -205,9 +215,15 @@ class _Walk:
         try:
             if not entry.is_dir():
                 return False
-        except OSError:
+        except OSError as error:
+            _require_passed_over(error, entry.path)
             return False
         return self._admits is None or not entry.is_symlink() or self._admits(entry.path)
+
+
+def _require_passed_over(error: OSError, path: str) -> None:
+    if error.errno not in _PASSED_OVER:
+        raise from_os_error(error, path)
 
 
 def _identity(status: os.stat_result) -> _Identity:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import glob
 import os
 from pathlib import Path
@@ -9,7 +10,7 @@ from random import Random
 
 import pytest
 
-from pystachio.errors import ResourceExhausted
+from pystachio.errors import DataError, PystachioError, ResourceExhausted
 from pystachio.planner.catalog import local_files
 from pystachio.planner.file_patterns import limited, matching, time_left
 
@@ -126,3 +127,54 @@ def test_looking_ends_with_its_time(tmp_path: Path) -> None:
 def test_a_file_in_a_folder_that_matches_too_is_there_once(tmp_path: Path) -> None:
     (tmp_path / "a.parquet").write_bytes(b"a")
     assert [version.path for version in local_files([f"{tmp_path}/**"])] == [f"{tmp_path}/a.parquet"]
+
+
+@pytest.mark.parametrize(
+    ("number", "kind"),
+    [
+        (errno.EMFILE, ResourceExhausted),
+        (errno.ENOMEM, ResourceExhausted),
+        (errno.EIO, DataError),
+        (errno.EACCES, None),
+    ],
+)
+@pytest.mark.parametrize(
+    ("function", "failing", "pattern", "left"),
+    [("scandir", "other", "*/*.parquet", ["one/a.parquet"]), ("stat", "", "**/a.parquet", [])],
+)
+def test_files_that_cannot_be_looked_for_now_are_not_left_out(
+    function: str,
+    failing: str,
+    pattern: str,
+    left: list[str],
+    number: int,
+    kind: type[PystachioError] | None,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for name in ("one", "other"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "a.parquet").write_bytes(b"a")
+    folder = str(tmp_path / failing)
+    real = getattr(os, function)
+
+    def fail(path: str, **more: object) -> object:
+        if path == folder:
+            raise OSError(number, os.strerror(number))
+        return real(path, **more)
+
+    monkeypatch.setattr(os, function, fail)
+    if kind is None:
+        assert matching(f"{tmp_path}/{pattern}") == [f"{tmp_path}/{name}" for name in left]
+    else:
+        with pytest.raises(kind, match=folder):
+            matching(f"{tmp_path}/{pattern}")
+
+
+def test_a_folder_without_descriptors_to_list_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(path: str) -> object:
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    monkeypatch.setattr(os, "scandir", fail)
+    with pytest.raises(ResourceExhausted, match=str(tmp_path)):
+        local_files([str(tmp_path)])
