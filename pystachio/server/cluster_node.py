@@ -89,8 +89,8 @@ class ClusterNode:
         instance: str | None = None,
         chance: Random | None = None,
     ) -> None:
-        """`visited` is called on the loop with each client; `door` is entered there before the node is anybody's member,
-        and left when it is none any more. `emulate` is that of `Network`, in place of the settings'.
+        """`visited` is called on the loop with each client; `door` is entered there before the node is anybody's
+        member, and left when it is none any more. `emulate` is that of `Network`, in place of the settings'.
         `embed` makes what the node stands on; `instance` and `chance` are those of `ControlPlane`.
 
         Raises InvalidRequest (TLS files, a folder of `data` that is missing, a host that nobody knows), Unsupported
