@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import pyarrow as pa
@@ -13,6 +13,8 @@ import pytest
 
 import pystachio
 from pystachio.errors import DataError
+from pystachio.operators.chunks.cache import ChunkCache
+from pystachio.operators.table import ParquetFile
 
 ROWS = 20_000
 QUERY = "select word, count(*), sum(id), max(text) from t where id % 3 = 0 group by word order by word"
@@ -147,3 +149,26 @@ def test_a_file_that_is_written_in_place_while_it_is_read_is_an_error(folder: Pa
             file.write(other.read_bytes())
         with pytest.raises(DataError, match="changed while"):
             result.to_arrow()
+
+
+def test_what_is_stored_of_many_small_files_is_found_out_together(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looked: list[int] = []
+    look = ChunkCache.look
+
+    def counted(cache: ChunkCache, files: Iterable[ParquetFile]) -> None:
+        files = tuple(files)
+        looked.append(len(files))
+        look(cache, files)
+
+    monkeypatch.setattr(ChunkCache, "look", counted)
+    for number in range(150):
+        pq.write_table(pa.table({"id": [number, number]}), tmp_path / f"{number}.parquet")
+    with pystachio.connect(threads=2, chunk_cache_dir=tmp_path / "chunks") as session:
+        session.register("t", tmp_path / "*.parquet")
+        assert answer(session, "select sum(id), count(*) from t where id >= 0")[0][0]["count(*)"] == 300
+    # Beside them a few are looked at as soon as they are registered, one by one.
+    together = [count for count in looked if count > 1]
+    assert len(together) <= 3
+    assert sum(together) >= 80

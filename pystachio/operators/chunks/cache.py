@@ -14,7 +14,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 
@@ -104,10 +104,11 @@ class ChunkCache:
             self._errands.append(errand)
         self._loop.call_soon_threadsafe(self._came.set)
 
-    def look(self, file: ParquetFile) -> None:
-        """On a worker: see which chunks of the file are there. A folder of somebody else ends all use of it."""
+    def look(self, files: Iterable[ParquetFile]) -> None:
+        """On a worker: see which chunks of the files are there. A folder of somebody else ends all use of it."""
         try:
-            self.store.look(file)
+            for file in files:
+                self.store.look(file)
         except Unauthorized as error:
             self._stop(error)
 
@@ -260,7 +261,7 @@ class ChunkCache:
             waiting.reservation.release()
 
     def _prepare(self, file: ParquetFile) -> None:
-        self.look(file)
+        self.look((file,))
         with suppress(PystachioError):  # whoever reads the file is told
             file.describe()
 

@@ -56,16 +56,23 @@ class ChunkColumns:
     _seen: set[ParquetFile] = field(default_factory=set)
     _looking: asyncio.Lock = field(default_factory=asyncio.Lock)
 
+    async def look(self, ctx: Context, units: Iterable[Unit]) -> None:
+        """See together what is stored of the units' files: for each of many small ones a job of its own would take
+        longer than to read it."""
+        async with self._looking:
+            files = [file for file in dict.fromkeys(unit.file for unit in units) if file not in self._seen]
+            unknown = [file for file in files if not self.cache.store.is_known(file)]
+            if unknown:
+                await ctx.stream.run(self.cache.look, unknown)
+            self._seen.update(files)
+
     async def find(self, ctx: Context, unit: Unit, positions: Iterable[int]) -> dict[int, StoredChunk]:
         """Those of the unit's columns that are stored, by position."""
         positions = tuple(positions)
         if not positions:
             return {}
-        async with self._looking:
-            if unit.file not in self._seen:
-                if not self.cache.store.is_known(unit.file):
-                    await ctx.stream.run(self.cache.look, unit.file)
-                self._seen.add(unit.file)
+        if unit.file not in self._seen:
+            await self.look(ctx, (unit,))
         found = {position: self._find(unit, position) for position in positions}
         return {position: chunk for position, chunk in found.items() if chunk is not None}
 

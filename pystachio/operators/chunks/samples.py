@@ -66,7 +66,7 @@ class ChunkSamples:
             is_new = file not in self._seen
             self._seen.add(file)
         if is_new:
-            self._cache.look(file)
+            self._cache.look((file,))
 
     def _decoded(self, chunk: StoredChunk, buffer: HostBuffer | None) -> Column | None:
         if buffer is None:

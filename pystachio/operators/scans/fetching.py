@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from pystachio.io_scheduler.prefetch import Prefetch
@@ -49,6 +49,11 @@ class Fetcher:
         """Bytes came from the table's files."""
         self._ctx = ctx
         self._chunks = chunks
+
+    async def look(self, units: Iterable[Unit]) -> None:
+        """What is stored of these units will be asked for soon."""
+        if self._chunks is not None:
+            await self._chunks.look(self._ctx, units)
 
     async def find(self, unit: Unit, positions: Sequence[int]) -> dict[int, StoredChunk]:
         """Those of the unit's columns that are stored, by position."""

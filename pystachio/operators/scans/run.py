@@ -36,6 +36,9 @@ _READ_AHEAD_BYTES = 8 << 20
 _READ_AHEAD_UNITS = 2
 """...but always these many units for each link, beyond one for each worker."""
 
+_LOOK_UNITS = 64
+"""Of which is found out together what is stored of them."""
+
 _LEAST_SHARE = 4096
 """Rows of a unit that are worth a job."""
 
@@ -105,7 +108,7 @@ class ScanRun:
 
     async def _read_ahead(self, group: asyncio.TaskGroup) -> None:
         everything = self._reader.positions
-        bytes_from_memory = 0
+        bytes_from_memory = looked = 0
         for index, unit in enumerate(self._units):
             early = None if self._early is None else self._early.take(unit)
             if early is not None:
@@ -126,6 +129,9 @@ class ScanRun:
             if self._is_skipped(unit):
                 self._ctx.metrics.count("bytes not read", fetched_bytes(unit, cold, {}))
                 continue
+            if index >= looked:
+                looked = index + _LOOK_UNITS
+                await self._fetcher.look(self._units[index:looked])
             split = self._reads_twice() and any(position in cold for position in self._reader.rest)
             stored = await self._fetcher.find(unit, cold)
             nbytes = fetched_bytes(unit, cold, stored)
