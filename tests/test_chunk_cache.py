@@ -165,9 +165,9 @@ def test_what_is_stored_of_many_small_files_is_found_out_together(
     monkeypatch.setattr(ChunkCache, "look", counted)
     for number in range(150):
         pq.write_table(pa.table({"id": [number, number]}), tmp_path / f"{number}.parquet")
-    with pystachio.connect(threads=2, chunk_cache_dir=tmp_path / "chunks") as session:
+    with pystachio.connect(threads=2, chunk_cache_dir=tmp_path / "chunks", chunk_cache_bytes="auto") as session:
         session.register("t", tmp_path / "*.parquet")
-        assert answer(session, "select sum(id), count(*) from t where id >= 0")[0][0]["count(*)"] == 300
+        assert answer(session, "select sum(id), count(*) from t")[0][0]["count(*)"] == 300
     # Beside them a few are looked at as soon as they are registered, one by one.
     together = [count for count in looked if count > 1]
     assert len(together) <= 3
