@@ -37,7 +37,7 @@ from pystachio.operators.pipeline import PhysicalPlan
 from pystachio.operators.scans.scan import Scan
 from pystachio.operators.scans.scan_top_n import ScanTopN
 from pystachio.operators.table import FileVersion, ParquetFile
-from pystachio.planner.catalog import local_files
+from pystachio.planner.local_files import local_files
 from pystachio.running_plan import RunningPlan, named_operators, operator_labels
 from pystachio.runtime.allocator import keep_freed_memory
 from pystachio.runtime.central import OpenCentre, OwnCentre

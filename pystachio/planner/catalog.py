@@ -1,35 +1,28 @@
 """The tables of a session by name: what a source means, its footers, and what changed since.
 
-A source is a Parquet file, a folder of `*.parquet` files, a glob pattern, or a list of these. Files whose names begin
-with `.` or `_` are left out of folders, sub-folders are not searched, and Hive partition folders (`key=value`) are
-refused rather than read without their keys.
+A source is a Parquet file, a folder of `*.parquet` files, a glob pattern, or a list of these (`local_files`).
 """
 
 from __future__ import annotations
 
 import difflib
-import glob
 import os
 import re
 import threading
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Protocol
 
-from pystachio.errors import DataError, InvalidRequest, NotFound, PystachioError, Unauthorized, Unsupported
-from pystachio.io_scheduler.os_errors import from_os_error
-from pystachio.operators.parquet.footer import file_version
+from pystachio.errors import DataError, InvalidRequest, NotFound, PystachioError, Unsupported
 from pystachio.operators.table import FileVersion, ParquetFile, Table, table_of_files
-from pystachio.planner.file_patterns import matching, require_time
+from pystachio.planner.local_files import local_files
 
 Source = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 ReadFooters = Callable[[Sequence[FileVersion]], Sequence[ParquetFile]]
 """Blocking; the footers in the order of the versions (`operators.parquet.footer.read_footers` on the node's loop)."""
 
 _URL = re.compile(r"^([a-zA-Z][a-zA-Z0-9+.-]+)://")
-_SUFFIX = ".parquet"
 _NEAR = 0.6
 
 
@@ -247,73 +240,3 @@ def _absolute(part: str | os.PathLike[str]) -> str:
 
 def _files_here(paths: Sequence[str], known: Sequence[FileVersion] = ()) -> tuple[FileVersion, ...]:
     return local_files(paths)
-
-
-def local_files(paths: Sequence[str], *, admits: Callable[[str], bool] | None = None) -> tuple[FileVersion, ...]:
-    """The files that the paths and patterns stand for now, those of a folder or pattern in the order of their names.
-
-    Of what is in a folder or matches a pattern only what `admits` is there: nothing is said of the rest. Raises
-    ResourceExhausted as `file_patterns.require_time`.
-    """
-    return tuple(version for path in paths for version in _files_of_one(path, admits))
-
-
-def _files_of_one(path: str, admits: Callable[[str], bool] | None) -> list[FileVersion]:
-    require_time(path)
-    # Asked for every file of every table before each statement: usually one look at it says everything.
-    with suppress(PystachioError):
-        return [file_version(path)]
-    if os.path.isdir(path):
-        return _files_of_folder(path, admits)
-    if glob.has_magic(path) and not os.path.lexists(path):
-        matches = [match for match in matching(path, admits) if admits is None or admits(match)]
-        if not matches:
-            raise NotFound(f"no file matches: {path}")
-        # A pattern may match a folder and what is in it.
-        return list(dict.fromkeys(version for match in matches for version in _files_of_one(match, admits)))
-    if not os.path.lexists(path):
-        raise NotFound(f"no such file or folder: {path}", hint=_path_hint(path, admits))
-    return [file_version(path)]
-
-
-def _files_of_folder(folder: str, admits: Callable[[str], bool] | None) -> list[FileVersion]:
-    names, partitions = [], []
-    try:
-        with os.scandir(folder) as entries:
-            for entry in entries:
-                require_time(folder)
-                if entry.name.startswith((".", "_")) or not (admits is None or admits(entry.path)):
-                    continue
-                if "=" in entry.name and entry.is_dir():
-                    partitions.append(entry.name)
-                elif entry.name.lower().endswith(_SUFFIX) and entry.is_file():
-                    names.append(entry.name)
-    except PermissionError as error:
-        raise Unauthorized(f"no permission to list the folder: {folder}") from error
-    except OSError as error:
-        raise from_os_error(error, folder) from error
-    if partitions:
-        raise Unsupported(
-            f"Hive partition folders: {os.path.join(folder, min(partitions))}",
-            hint="register the files of one partition, or a glob; the partition keys are not read from folder names",
-        )
-    if not names:
-        raise NotFound(f"no Parquet files in the folder: {folder}", hint=f"their names must end in {_SUFFIX}")
-    return [_version_in(folder, name) for name in sorted(names)]
-
-
-def _version_in(folder: str, name: str) -> FileVersion:
-    require_time(folder)
-    return file_version(os.path.join(folder, name))
-
-
-def _path_hint(path: str, admits: Callable[[str], bool] | None) -> str | None:
-    folder, name = os.path.split(path)
-    if admits is not None and not admits(folder):
-        return None
-    try:
-        names = os.listdir(folder)
-    except OSError:
-        return f"the folder {folder} does not exist either"
-    near = difflib.get_close_matches(name, names, n=1, cutoff=_NEAR)
-    return f"did you mean {os.path.join(folder, near[0])}?" if near else None

@@ -12,9 +12,8 @@ from pathlib import Path
 
 from pystachio.data_folder import tables_of_folder
 from pystachio.errors import Unauthorized
-from pystachio.operators.table import FileVersion
-from pystachio.planner.catalog import local_files
 from pystachio.planner.file_patterns import fixed_folder, time_left
+from pystachio.planner.local_files import FoundFiles, look_for
 
 _WAIT_SECONDS = 1.0
 _WAIT_SHARE = 0.25
@@ -33,15 +32,15 @@ class NotAllowed(Unauthorized):
         )
 
 
-def files_in(folders: Sequence[str], paths: Sequence[str]) -> tuple[FileVersion, ...]:
-    """`local_files` of absolute paths and patterns, as if nothing were there but what lies below the folders. Blocks.
+def files_in(folders: Sequence[str], paths: Sequence[str]) -> FoundFiles:
+    """`look_for` absolute paths and patterns, as if nothing were there but what lies below the folders. Blocks.
 
     Raises NotAllowed for a path that leads out of them, whether anything is there or not.
     """
     allowed = _Allowed(folders)
     for path in paths:
         allowed.require(path if os.path.lexists(path) else fixed_folder(path), named=path)
-    return local_files(paths, admits=allowed.holds)
+    return look_for(paths, admits=allowed.holds)
 
 
 def tables_in(folders: Sequence[str] | None, folder: str) -> dict[str, Path]:

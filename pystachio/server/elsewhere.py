@@ -8,7 +8,6 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from itertools import chain
 from pathlib import Path
 from types import TracebackType
 from typing import TypeVar
@@ -16,14 +15,14 @@ from typing import TypeVar
 from msgspec.structs import replace
 
 from pystachio.embedded import CATALOG_PLAN
-from pystachio.errors import DataError, InvalidRequest, NotFound, PystachioError, ResourceExhausted
+from pystachio.errors import DataError, InvalidRequest, NotFound, PystachioError
 from pystachio.io_scheduler.core.request import PriorityClass
 from pystachio.io_scheduler.service import IoSchedulerService
 from pystachio.operators.parquet.footer import parse_footer, read_footers
 from pystachio.operators.table import FileVersion, ParquetFile
-from pystachio.planner.catalog import local_files
+from pystachio.planner.local_files import FoundFiles, look_for
 from pystachio.runtime.failure_message import Failure
-from pystachio.server.client_files import NotAllowed, files_in
+from pystachio.server.client_files import files_in
 from pystachio.server.file_looks import FileLooks
 from pystachio.server.plan_messages import FootersAsked, FootersTold, SameFile, SourceAsked, SourceTold
 from pystachio.server.plane import Plane
@@ -52,17 +51,15 @@ class NotUnicode(InvalidRequest):
         )
 
 
-_TOLD = (ResourceExhausted, NotAllowed, NotUnicode)
-"""Whatever other nodes have: why it cannot be said what this one has. All else says that it has nothing."""
-
-
 @dataclass(slots=True)
 class _Listing:
-    """What the other nodes have of a source: by file version the nodes that have it. `here` is what this one had."""
+    """What the other nodes have of a source: by file version the nodes that have it. `here` is what this one had,
+    `missing` the paths that none of the others has anything of."""
 
     at: float
     here: frozenset[FileVersion]
     files: dict[FileVersion, list[str]]
+    missing: frozenset[str]
 
 
 class FilesElsewhere:
@@ -89,6 +86,8 @@ class FilesElsewhere:
         self._listings: dict[tuple[tuple[str, ...], bool], _Listing] = {}
         self._having: OrderedDict[FileVersion, list[str]] = OrderedDict()
         """By file that is not here the nodes that have it, those found last at the end."""
+        self._forgotten: set[str] = set()
+        """The nodes of files for which there was no room."""
         self._answers = Answers()
         plane.handle(SourceAsked, self._list)
         plane.handle(FootersAsked, self._read)
@@ -110,20 +109,14 @@ class FilesElsewhere:
     ) -> tuple[FileVersion, ...]:
         """The files that the paths and patterns stand for on any node, each once, sorted by path unless all are here.
 
-        Who knew none asks for a table that is registered: all nodes are asked anew then. Raises what a source raises
-        that is nowhere, NotFound where some of the `known` ones were on nodes that are gone
-        and nobody else has them, DataError for a path that has two versions, ResourceExhausted when
-        a file system here or there does not say what it has, Unauthorized where it is not `for_client` to see, and
-        InvalidRequest for a file whose name is not UTF-8.
+        Who knew none asks for a table that is registered: all nodes are asked anew then. Raises NotFound for a path
+        that no node has anything of, and where some of the `known` ones were on nodes that are gone and nobody else has
+        them, DataError for a path that has two versions, ResourceExhausted when a file system here or there does not
+        say what it has, Unauthorized where it is not `for_client` to see, InvalidRequest for a file whose name is not
+        UTF-8, and what else `look_for` raises here or there: without what it hides, the table would lack rows.
         """
-        missing: PystachioError | None = None
-        here: tuple[FileVersion, ...] = ()
-        try:
-            here = await self._look(paths, for_client)
-        except _TOLD:
-            raise
-        except PystachioError as error:
-            missing = error
+        found = await self._look(paths, for_client)
+        here = tuple(found.files)
         listing = await self._listing(tuple(paths), here, for_client, anew=not known)
         by_path = {version.path: version for version in here}
         for version in listing.files:
@@ -138,8 +131,9 @@ class FilesElsewhere:
         own = frozenset(here)
         for version in own:
             self._having.pop(version, None)
-        if not by_path:
-            raise missing or NotFound(f"no node has any of these files: {', '.join(paths)}")
+        for path, nowhere in found.missing.items():
+            if path in listing.missing:
+                raise nowhere
         if len(by_path) == len(here):
             return here
         for version, nodes in listing.files.items():
@@ -147,15 +141,19 @@ class FilesElsewhere:
                 self._having[version] = nodes
                 self._having.move_to_end(version)
         while len(self._having) > max(_KEPT_ELSEWHERE, len(listing.files)):
-            self._having.popitem(last=False)
+            self._forgotten.update(self._having.popitem(last=False)[1])
         return tuple(by_path[path] for path in sorted(by_path))
 
     def _require_reached(self, known: Sequence[FileVersion], by_path: Mapping[str, FileVersion]) -> None:
         """Rows do not vanish silently with a node: who leaves may come back with its files."""
         if not self._having:
             return  # this node has had everything, always
+        unreached = [node for node in sorted(self._forgotten) if not self._plane.reaches(node)]
         for version in known:
-            nodes = () if version.path in by_path else self._having.get(version, ())
+            if version.path in by_path:
+                continue
+            # Where that is not known any more it may be where others were that are not.
+            nodes = self._having.get(version, unreached)
             if nodes and not any(map(self._plane.reaches, nodes)):
                 gone = NotFound(
                     f"a file was on a node that is gone: {version.path}: {', '.join(nodes)}",
@@ -198,17 +196,21 @@ class FilesElsewhere:
     def _one_of(self, nodes: Sequence[str]) -> str:
         return next(filter(self._plane.reaches, nodes), nodes[0])
 
-    async def _look(self, paths: Sequence[str], for_client: bool) -> tuple[FileVersion, ...]:
+    async def _look(self, paths: Sequence[str], for_client: bool) -> FoundFiles:
         """What this node has of the source."""
-        return tuple(chain(*await self._looks.look(partial(self._files, for_client), paths, str)))
+        found = FoundFiles()
+        for some in await self._looks.look(partial(self._files, for_client), paths, str):
+            found.files += some.files
+            found.missing |= some.missing
+        return found
 
-    def _files(self, for_client: bool, paths: Sequence[str]) -> tuple[FileVersion, ...]:
+    def _files(self, for_client: bool, paths: Sequence[str]) -> FoundFiles:
         """On a thread that may hang."""
         if not for_client or self._client_folders is None:
-            found = local_files(paths)
+            found = look_for(paths)
         else:
             found = files_in(self._client_folders, paths)
-        for version in found:
+        for version in found.files:
             _require_unicode(version)
         return found
 
@@ -233,7 +235,9 @@ class FilesElsewhere:
             self._ask(name, lambda number: SourceAsked(number, paths, for_client), SourceTold) for name in names
         )
         having = await asyncio.to_thread(_by_file, {n: told.files for n, told in zip(names, answers, strict=True)})
-        listing = listings[paths, for_client] = _Listing(at, frozenset(here), having)
+        missing = set(range(len(paths))).intersection(*(told.missing for told in answers))
+        nowhere = frozenset(paths[number] for number in missing)
+        listing = listings[paths, for_client] = _Listing(at, frozenset(here), having, nowhere)
         if len(listings) > _KEPT_LISTINGS:
             del listings[next(iter(listings))]
         return listing
@@ -249,16 +253,13 @@ class FilesElsewhere:
         """What is here of another node's source; that there is nothing is an answer."""
 
         async def answer() -> None:
-            try:
-                found = await self._look(message.paths, message.for_client)
-            except _TOLD:
-                raise
-            except PystachioError:
-                found = ()
-            self._plane.tell(sender, SourceTold(message.number, _same(found)))
+            found = await self._look(message.paths, message.for_client)
+            missing = tuple(number for number, path in enumerate(message.paths) if path in found.missing)
+            self._plane.tell(sender, SourceTold(message.number, _same(found.files), missing))
 
         def refuse(error: PystachioError) -> None:
-            self._plane.tell(sender, SourceTold(message.number, (), Failure.of(error, self._plane.name)))
+            failure = Failure.of(error, self._plane.name)
+            self._plane.tell(sender, SourceTold(message.number, (), failure=failure))
 
         self._answers.begin(answer, refuse)
 

@@ -11,7 +11,7 @@ from pystachio.io_scheduler.core.request import PriorityClass
 from pystachio.io_scheduler.service import IoSchedulerService
 from pystachio.operators.parquet.footer import read_footers
 from pystachio.operators.table import table_of_files
-from pystachio.planner.catalog import local_files
+from pystachio.planner.local_files import local_files
 from pystachio.server.file_looks import FileLooks
 
 

@@ -151,8 +151,11 @@ class SourceAsked(Struct, frozen=True, forbid_unknown_fields=True, tag="source a
 
 
 class SourceTold(Struct, frozen=True, forbid_unknown_fields=True, tag="source told"):
+    """`missing`: which of the paths, counted from 0, nothing here is of."""
+
     number: int
     files: tuple[SameFile, ...]
+    missing: tuple[int, ...] = ()
     failure: Failure | None = None
 
 

@@ -15,7 +15,8 @@ import pytest
 from pystachio.errors import DataError, InvalidRequest, NodeLost, NotFound, Unauthorized, Unsupported
 from pystachio.operators.parquet.footer import read_footers
 from pystachio.operators.table import FileVersion, ParquetFile
-from pystachio.planner.catalog import Catalog, local_files
+from pystachio.planner.catalog import Catalog
+from pystachio.planner.local_files import local_files
 from tests.operators.parquet_sources import reading
 
 

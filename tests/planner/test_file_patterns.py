@@ -11,8 +11,8 @@ from random import Random
 import pytest
 
 from pystachio.errors import DataError, PystachioError, ResourceExhausted
-from pystachio.planner.catalog import local_files
 from pystachio.planner.file_patterns import limited, matching, time_left
+from pystachio.planner.local_files import local_files
 
 NAMES = ("a", "b", "ab", "a1", ".h", "[x]", "c.parquet", "d.parquet", ".e.parquet")
 PARTS = ("a", "b", "*", "**", "**", "?", "[ab]*", "[!a]*", "[[]x]", ".*", "*.parquet", "a*", "*b*", "a**", "c.parquet")

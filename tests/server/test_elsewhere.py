@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 import threading
 import time
@@ -15,11 +16,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from pystachio.errors import DataError, InvalidRequest, NotFound
+from pystachio.errors import DataError, InvalidRequest, NotFound, PystachioError
 from pystachio.io_scheduler.client import TransferClient
 from pystachio.io_scheduler.service import IoSchedulerService
 from pystachio.operators.parquet.footer import file_version, parse_footer
 from pystachio.operators.table import FileVersion, ParquetFile
+from pystachio.planner.local_files import FoundFiles
 from pystachio.runtime.failure_message import Failure
 from pystachio.server import elsewhere
 from pystachio.server.elsewhere import FilesElsewhere
@@ -45,8 +47,9 @@ class SomeFiles:
     def __init__(self, *here: FileVersion) -> None:
         self.here = here
 
-    async def look(self, work: object, things: object, path_of: object) -> list[tuple[FileVersion, ...]]:
-        return [self.here]
+    async def look(self, work: object, things: Sequence[str], path_of: object) -> list[FoundFiles]:
+        missing = {} if self.here else {path: NotFound(f"nothing here: {path}") for path in things}
+        return [FoundFiles(list(self.here), missing)]
 
 
 class AnsweringPlane(PlainPlane):
@@ -137,6 +140,70 @@ async def test_where_files_are_is_remembered_of_so_many(monkeypatch: pytest.Monk
         assert set(files._having) == set(versions("one", 4))  # all of a source, however many
 
 
+async def test_files_of_which_it_was_forgotten_where_they_are_do_not_vanish(monkeypatch: pytest.MonkeyPatch) -> None:
+    there = {"b": versions("b", 4), "c": versions("c", 20)}
+
+    def answer(node: str, asked: SourceAsked) -> SourceTold:
+        return SourceTold(asked.number, same(there[node] if asked.paths == (f"/{node}",) else ()))
+
+    monkeypatch.setattr(elsewhere, "_KEPT_ELSEWHERE", 4)
+    here = versions("here", 1)
+    plane = AnsweringPlane(answer, "b", "c")
+    async with opened(plane, SomeFiles(*here)) as files:
+        known = await files.find(["/b"])
+        await files.find(["/c"])
+        plane.lose("b")
+        with pytest.raises(NotFound, match="on a node that is gone: /data/b"):
+            await files.find(["/b"], known)
+        plane.come_back("b")
+        assert await files.find(["/b"], known) == known
+
+
+async def test_each_path_of_a_source_is_looked_for_by_itself(tmp_path: Path) -> None:
+    """What a node has of the one is there, though it has nothing of the others."""
+    for year in ("2024", "2025"):
+        (tmp_path / year).mkdir()
+    (mine,) = written(tmp_path / "2025", "mine")
+    other = FileVersion(str(tmp_path / "2024" / "other.parquet"), 1000, 1)
+    paths, looks = (f"{tmp_path}/2024/*.parquet", f"{tmp_path}/2025/*.parquet"), FileLooks(seconds=5)
+    missing: tuple[int, ...] = (1,)
+    plane = AnsweringPlane(lambda node, asked: SourceTold(asked.number, same([other]), missing), "b")
+    async with opened(plane, looks) as files:
+        assert await files.find(paths) == (other, mine)
+        plane.hear("b", SourceAsked(7, paths))
+        await plane.until_told(2)
+        assert plane.told[-1] == ("b", SourceTold(7, same([mine]), (0,)))
+        missing = (0, 1)
+        with pytest.raises(NotFound, match="2024"):
+            await files.find(paths)
+    looks.close()
+
+
+@pytest.mark.parametrize("number", [errno.EIO, errno.ESTALE, errno.EACCES])
+async def test_who_cannot_say_what_it_has_does_not_say_that_it_has_nothing(
+    number: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(path: str) -> object:
+        raise OSError(number, os.strerror(number))
+
+    there = versions("there", 1)
+    looks, plane = FileLooks(seconds=5), PlainPlane("a", "b")
+    monkeypatch.setattr(os, "scandir", fail)
+    async with opened(plane, looks) as files:
+        with pytest.raises(PystachioError, match=str(tmp_path)):
+            await files.find([str(tmp_path)])
+        plane.hear("b", SourceAsked(1, (str(tmp_path),)))
+        await plane.until_told(1)
+    ((_, told),) = plane.told
+    assert told.failure is not None
+    failed = told.failure
+    plane = AnsweringPlane(lambda node, asked: SourceTold(asked.number, (), failure=failed), "b", "c")
+    async with opened(plane, SomeFiles(*there)) as files:
+        with pytest.raises(PystachioError, match=str(tmp_path)):
+            await files.find([str(tmp_path)])
+    looks.close()
+
+
 NO_TEXT = os.fsdecode(b"donn\xe9es.parquet")
 
 
@@ -163,7 +230,7 @@ async def test_a_file_whose_name_is_no_text_is_refused_by_name(source: str, tmp_
 
 async def test_who_asks_is_told_of_what_nobody_foresaw() -> None:
     class Broken(SomeFiles):
-        async def look(self, work: object, things: object, path_of: object) -> list[tuple[FileVersion, ...]]:
+        async def look(self, work: object, things: Sequence[str], path_of: object) -> list[FoundFiles]:
             raise ValueError("a defect")
 
     plane = PlainPlane("b", "a")

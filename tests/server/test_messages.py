@@ -104,7 +104,7 @@ def test_a_name_that_is_no_text_is_refused() -> None:
     with pytest.raises(InvalidRequest, match=r"not UTF-8: donn\\udce9es"):
         encode(SourceAsked(1, (name,)))
     failure = Failure.of(NotFound(f"no such file: {name}", hint=name), "a")
-    assert decode(encode(SourceTold(1, (), failure))) == SourceTold(1, (), failure)
+    assert decode(encode(SourceTold(1, (), (0,), failure))) == SourceTold(1, (), (0,), failure)
     assert (failure.message, failure.hint) == (r"no such file: donn\udce9es", r"donn\udce9es")
 
 
