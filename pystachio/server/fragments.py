@@ -3,24 +3,22 @@
 from __future__ import annotations
 
 import asyncio
-from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from operator import attrgetter
 from types import TracebackType
 
-from pystachio.embedded import CATALOG_PLAN
 from pystachio.errors import Cancelled, DataError, InternalError, NodeLost, PystachioError
 from pystachio.io_scheduler.core.request import PriorityClass
 from pystachio.io_scheduler.service import IoSchedulerService
 from pystachio.operators.batch import Batch
 from pystachio.operators.exchanges.fragment import part_of
 from pystachio.operators.kernels.partition import hashing
-from pystachio.operators.parquet.footer import file_version, parse_footer, read_footers
+from pystachio.operators.parquet.footer import file_version
 from pystachio.operators.pipeline import PhysicalPlan, build_graph
 from pystachio.operators.plan_codec.codec import TableReference, decode_plan, tables_of
-from pystachio.operators.table import FileVersion, ParquetFile, Table, table_of_files
+from pystachio.operators.table import Table
 from pystachio.runtime.channels import Receiver
 from pystachio.runtime.executor import PlanScope, TaskSpec
 from pystachio.runtime.failure_message import Failure
@@ -31,6 +29,7 @@ from pystachio.runtime.plan import PlanHandle
 from pystachio.runtime.slots import Slot
 from pystachio.runtime.urgency import Urgency
 from pystachio.server.file_looks import FileLooks
+from pystachio.server.foreign_tables import ForeignTables
 from pystachio.server.plan_messages import (
     CancelFragment,
     FilesAsked,
@@ -45,7 +44,6 @@ from pystachio.server.questions import Answers
 
 VIEW_SECONDS = 2.0
 """How long a part waits for the view that its plan's nodes are from."""
-_KEPT_TABLES = 1024
 _KEPT_CANCELLED = 1024
 
 
@@ -81,7 +79,7 @@ class Fragments:
         self._node = node
         self._messages = messages
         self._looks = looks
-        self._tables = Tables(transfers, looks)
+        self._tables = ForeignTables(transfers, looks)
         self._fragments: dict[str, _Fragment] = {}
         self._cancelled: dict[tuple[str, str], None] = {}
         """By coordinator and plan, what was cancelled and had not begun."""
@@ -283,65 +281,3 @@ def has_file(file: SameFile) -> bool:
     except PystachioError:
         return False
     return (found.size, found.mtime_ns) == (file.size, file.mtime_ns)
-
-
-class Tables:
-    """Tables that other nodes' plans name, kept with all that scans have found out about them."""
-
-    def __init__(self, transfers: IoSchedulerService, looks: FileLooks) -> None:
-        self._transfers = transfers
-        self._looks = looks
-        self._tables: OrderedDict[TableReference, Table] = OrderedDict()
-
-    async def open(
-        self, references: Sequence[TableReference], footers: Sequence[tuple[SameFile, bytes]]
-    ) -> dict[TableReference, Table]:
-        """The tables of the plan; `footers` are those of files that are not here.
-
-        Raises NotFound, Unauthorized, and DataError where a file is another one than on the coordinator.
-        """
-        elsewhere = {FileVersion(file.path, file.size, file.mtime_ns): footer for file, footer in footers}
-        opened: dict[TableReference, Table] = {}
-        for reference in references:
-            table = self._tables.get(reference)
-            if table is None:
-                table = await self._read(reference, elsewhere)
-                self._tables[reference] = table
-                if len(self._tables) > _KEPT_TABLES:
-                    self._tables.popitem(last=False)
-            else:
-                self._tables.move_to_end(reference)
-            opened[reference] = table
-        return opened
-
-    def moved_bytes(self, plan_id: str) -> int:
-        return self._transfers.ledger.plan(plan_id).transferred_bytes
-
-    async def _read(self, reference: TableReference, elsewhere: Mapping[FileVersion, bytes]) -> Table:
-        known = {file.version: file for table in self._tables.values() for file in table.files}
-        named = [version for version in reference.versions if version not in known]
-        known.update(await asyncio.to_thread(_parsed, {each: elsewhere[each] for each in named if each in elsewhere}))
-        missing = [version for version in named if version not in elsewhere]
-        await self._looks.look(_require_same, missing, attrgetter("path"))
-        client = self._transfers.client(CATALOG_PLAN, PriorityClass.INTERACTIVE)
-        read: list[ParquetFile] = await read_footers(client, missing)
-        known.update(zip(missing, read, strict=True))
-        table = table_of_files(reference.name, [known[version] for version in reference.versions])
-        if table.schema != reference.schema:
-            raise DataError(f"a table has another schema on this node: {reference.name}")
-        return table
-
-
-def _parsed(footers: Mapping[FileVersion, bytes]) -> dict[FileVersion, ParquetFile]:
-    return {version: parse_footer(version, footer) for version, footer in footers.items()}
-
-
-def _require_same(versions: Sequence[FileVersion]) -> None:
-    for version in versions:
-        found = file_version(version.path)
-        if found != version:
-            raise DataError(
-                f"a file is another one than on the coordinator: {version.path}: {found.size:,} bytes, "
-                f"not {version.size:,}, or of another time",
-                hint="copy files with their modification times (cp -p, rsync -t), or share the storage",
-            )
