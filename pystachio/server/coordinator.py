@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections import OrderedDict
 from collections.abc import Callable, Coroutine, Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import suppress
 from dataclasses import dataclass, field
 from operator import attrgetter
+from weakref import finalize
 
 from pystachio.errors import DataError, NodeLost, NotFound, PystachioError, Unauthorized
 from pystachio.operators.exchanges.fragment import Reachable, part_of
@@ -37,7 +37,6 @@ ANSWER_SECONDS = 5.0
 """How long nodes may take to end their part of a plan that is cancelled."""
 END_SECONDS = 0.1
 """How long nodes may take to end their part of a plan whose answer is there, before they are told to stop."""
-_KEPT_PLANS = 256
 _KEPT_SEEN = 1 << 17
 """Files of each node that it need not be asked for again, and those of the plan that asked last."""
 
@@ -123,7 +122,8 @@ class Coordinator:
         self._messages = messages
         self._preference = preference
         self._attempts: dict[str, Attempt] = {}
-        self._distributed: OrderedDict[tuple[int, int], tuple[PhysicalPlan, PhysicalPlan, bytes]] = OrderedDict()
+        self._distributed: dict[int, dict[int, tuple[PhysicalPlan, bytes]]] = {}
+        """By the `id` of a plan, as long as somebody has it, and the number of nodes."""
         self._looks = looks
         self._files = _Files(plane, looks)
         self._plans: set[asyncio.Task[None]] = set()
@@ -171,19 +171,21 @@ class Coordinator:
             # One was lost meanwhile, of which nobody would tell an attempt that begins now.
 
     async def _distributed_over(self, plan: PhysicalPlan, nodes: int) -> tuple[PhysicalPlan, bytes]:
-        key = (id(plan), nodes)
-        known = self._distributed.get(key)
+        if nodes == 1:
+            return plan, b""
+        known = self._distributed.get(id(plan))
         if known is None:
+            known = self._distributed[id(plan)] = {}
+            # The planner knows how long a plan is of use. What is made of it here does not hold it.
+            finalize(plan, self._distributed.pop, id(plan), None).atexit = False
+        if nodes not in known:
             # On a thread: estimates may read samples, which takes the loop.
-            spread, encoded = await asyncio.to_thread(self._distribute, plan, nodes)
-            known = self._distributed[key] = (plan, spread, encoded)
-            if len(self._distributed) > _KEPT_PLANS:
-                self._distributed.popitem(last=False)
-        return known[1], known[2]
+            known[nodes] = await asyncio.to_thread(self._distribute, plan, nodes)
+        return known[nodes]
 
     def _distribute(self, plan: PhysicalPlan, nodes: int) -> tuple[PhysicalPlan, bytes]:
         spread = distribute(plan, nodes, self._preference)
-        return spread, encode_plan(spread) if nodes > 1 else b""
+        return spread, encode_plan(spread)
 
     def _nodes(self, without: AbstractSet[str]) -> tuple[str, ...]:
         here = self._plane.name

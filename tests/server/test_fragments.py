@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import threading
 from typing import Any, cast
 
@@ -11,7 +12,9 @@ import pytest
 from pystachio.errors import Cancelled, NodeLost, PystachioError
 from pystachio.io_scheduler.service import IoSchedulerService
 from pystachio.operators.kernels.partition import hashing
+from pystachio.operators.pipeline import PhysicalPlan
 from pystachio.operators.table import FileVersion
+from pystachio.planner.distribution.distribution import Preference, distribute
 from pystachio.runtime.clock import SystemClock
 from pystachio.runtime.metrics import PlanMetrics
 from pystachio.runtime.node import Node
@@ -242,6 +245,29 @@ async def test_a_node_may_be_lost_while_a_plan_is_distributed(monkeypatch: pytes
     monkeypatch.setattr(asyncio, "to_thread", lose_meanwhile)
     nodes, _ = await preparing
     assert nodes == ("a", "b")
+
+
+async def test_what_is_made_of_a_plan_is_kept_as_long_as_the_plan(monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[int] = []
+
+    def watched(plan: PhysicalPlan, nodes: int, preference: Preference) -> PhysicalPlan:
+        made.append(nodes)
+        return distribute(plan, nodes, preference)
+
+    monkeypatch.setattr(coordinator_module, "distribute", watched)
+    plane = PlainPlane("a", "b", "c")
+    coordinator = spreading(plane)
+    plan, other = plane.plan(), plane.plan()
+    for _ in range(2):
+        await coordinator.prepare(plan)
+        await coordinator.prepare(other)
+        await coordinator.prepare(plan, {"c"})
+        await coordinator.prepare(plan, {"b", "c"})  # this node alone
+    assert made == [3, 3, 2]
+    assert len(coordinator._distributed) == 2
+    del plan
+    gc.collect()
+    assert list(coordinator._distributed) == [id(other)]
 
 
 async def test_an_attempt_hears_of_the_loss_of_a_node_whoever_reports_it() -> None:

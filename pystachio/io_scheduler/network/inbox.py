@@ -27,12 +27,8 @@ from pystachio.io_scheduler.network.limits import NetworkLimits
 from pystachio.io_scheduler.network.links import NetworkLink, Timers, TransferService
 from pystachio.io_scheduler.network.messages import IncomingMessage, MessageKey, Offered
 from pystachio.io_scheduler.network.refusals import code_of, copy_of, error_of
+from pystachio.io_scheduler.network.unwanted import Unwanted
 from pystachio.io_scheduler.submission import Request, Submission
-
-CLOSED_PLANS = 4096
-"""Plans that ended here whose messages are still refused, should they be offered late."""
-GIVEN_UP = 4096
-"""Messages, of one peer, that were given up here before they were offered, and are refused when they are."""
 
 _GIVEN_UP_REASON = "the receiver gave the message up"
 
@@ -57,6 +53,7 @@ class Inbox:
         ingress: NetworkLink,
         data_path: DataPath,
         backlog: Backlog,
+        unwanted: Unwanted,
         limits: NetworkLimits,
         timers: Timers,
         rank: Callable[[], int],
@@ -68,6 +65,7 @@ class Inbox:
         self._ingress = ingress
         self._data_path = data_path
         self._backlog = backlog
+        self._unwanted = unwanted
         self._limits = limits
         self._timers = timers
         self._rank = rank
@@ -78,8 +76,6 @@ class Inbox:
         self._keys: dict[int, MessageKey] = {}
         self._awaited: dict[MessageKey, _Awaited] = {}
         self._messages: dict[int, IncomingMessage] = {}
-        self._closed_plans: dict[str, None] = {}
-        self._given_up: dict[MessageKey, None] = {}
         self._error: PystachioError | None = None
 
     @property
@@ -174,17 +170,11 @@ class Inbox:
         held = self._offers.get(key)
         if held is not None:
             self._refuse_offer(key, held, Cancelled(_GIVEN_UP_REASON))
-        elif key.plan_id not in self._closed_plans:
-            self._given_up[key] = None
-            if len(self._given_up) > GIVEN_UP:
-                del self._given_up[next(iter(self._given_up))]
+        else:
+            self._unwanted.give_up(self._peer, key)
 
     def close_plan(self, plan_id: str) -> None:
-        """Refuse what the peer has offered, and will offer, of the plan."""
-        self._closed_plans[plan_id] = None
-        if len(self._closed_plans) > CLOSED_PLANS:
-            del self._closed_plans[next(iter(self._closed_plans))]
-        self._given_up = {key: None for key in self._given_up if key.plan_id != plan_id}
+        """Refuse what the peer has offered of the plan, of which nothing is wanted any more."""
         for key, held in tuple(self._offers.items()):
             if key.plan_id == plan_id and key not in self._awaited:
                 self._refuse_offer(key, held, Cancelled("the plan is closed"))
@@ -204,11 +194,11 @@ class Inbox:
             self._give_up(message, copy_of(error))
 
     async def _await_offer(self, key: MessageKey, patience: float | None) -> Offer:
-        self._given_up.pop(key, None)
+        self._unwanted.forget(self._peer, key)
         if key not in self._offers:
             if self._error is not None:
                 raise copy_of(self._error)
-            if key.plan_id in self._closed_plans:
+            if self._unwanted.is_closed(key.plan_id):
                 raise Cancelled("the plan is closed", plan_id=key.plan_id)
             if key in self._awaited:
                 raise InternalError(f"a message is awaited twice: {key}")
@@ -234,10 +224,9 @@ class Inbox:
             self._send_frame(Refuse(held.offer.message, code_of(refusal), refusal.message))
 
     def _refusal(self, key: MessageKey, offer: Offer) -> PystachioError | None:
-        if key.plan_id in self._closed_plans:
+        if self._unwanted.is_closed(key.plan_id):
             return Cancelled("the plan is closed")
-        if key in self._given_up:
-            del self._given_up[key]
+        if self._unwanted.forget(self._peer, key):
             return Cancelled(_GIVEN_UP_REASON)
         held = self._offers.get(key)
         if held is not None and held.error is None:

@@ -26,6 +26,7 @@ from pystachio.io_scheduler.network.reception import Address, Reception
 from pystachio.io_scheduler.network.rendezvous import Meeting
 from pystachio.io_scheduler.network.tls import TlsFiles, load
 from pystachio.io_scheduler.network.transports import TransportChoice, require_tls
+from pystachio.io_scheduler.network.unwanted import Unwanted
 from pystachio.io_scheduler.network.visits import Visit, Visits
 
 
@@ -83,6 +84,7 @@ class Network:
         self._instance = os.urandom(INSTANCE_BYTES)
         self._limits = limits if limits is not None else NetworkLimits()
         self._backlog = Backlog(self._limits.chunk_bytes)
+        self._unwanted = Unwanted()
         self._on_joined = joined
         self._on_lost = lost
         self._on_heard = heard
@@ -210,12 +212,15 @@ class Network:
         """Nobody here will ask for the message: its sender is refused, now or when it is offered."""
         if peer in self._peers:
             self._peers[peer].decline(key)
+        else:
+            self._unwanted.give_up(peer, key)
 
     def close_plan(self, plan_id: str) -> None:
         """Nothing of the plan is wanted any more: what waits ends with Cancelled, what comes is refused.
 
         To be called when a plan has ended, however: a peer may have offered what nobody will ask for.
         """
+        self._unwanted.close_plan(plan_id)
         for peer in self._peers.values():
             peer.close_plan(plan_id)
 
@@ -280,6 +285,7 @@ class Network:
             ingress=self._ingress,
             egress=self._egress,
             backlog=self._backlog,
+            unwanted=self._unwanted,
             limits=self._limits,
             timers=self._timers,
             rank=self._rank,

@@ -40,6 +40,7 @@ from pystachio.io_scheduler.network.liveness import Health, Liveness
 from pystachio.io_scheduler.network.messages import MessageKey
 from pystachio.io_scheduler.network.outbox import Outbox
 from pystachio.io_scheduler.network.refusals import copy_of
+from pystachio.io_scheduler.network.unwanted import Unwanted
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,6 +67,7 @@ class Peer:
         ingress: NetworkLink,
         egress: NetworkLink,
         backlog: Backlog,
+        unwanted: Unwanted,
         limits: NetworkLimits,
         timers: Timers,
         rank: Callable[[str], int],
@@ -73,7 +75,8 @@ class Peer:
         lost: Callable[[Peer, PystachioError], None],
         make_path: Callable[[Callable[[PystachioError], None]], DataPath],
     ) -> None:
-        """`make_path` is given what to call when the path breaks; `backlog` is the node's, of all its peers.
+        """`make_path` is given what to call when the path breaks; `backlog` and `unwanted` are the node's, of all its
+        peers.
 
         `heard` is told the peer's name and a body of it; a PystachioError that it raises ends the peer.
 
@@ -115,6 +118,7 @@ class Peer:
             ingress=ingress,
             data_path=self._path,
             backlog=backlog,
+            unwanted=unwanted,
             limits=limits,
             timers=timers,
             rank=partial(rank, self.name),

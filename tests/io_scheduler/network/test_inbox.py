@@ -8,10 +8,11 @@ import pytest
 
 from pystachio.io_scheduler.network.backlog import Backlog
 from pystachio.io_scheduler.network.frames import Frame, Offer, Received, Refuse, Withdraw
-from pystachio.io_scheduler.network.inbox import GIVEN_UP, Inbox
+from pystachio.io_scheduler.network.inbox import Inbox
 from pystachio.io_scheduler.network.limits import NetworkLimits
 from pystachio.io_scheduler.network.messages import MessageKey
 from pystachio.io_scheduler.network.refusals import CANCELLED
+from pystachio.io_scheduler.network.unwanted import Unwanted
 
 pytestmark = pytest.mark.timeout(30)
 
@@ -31,6 +32,7 @@ class Receiver:
             ingress=None,  # type: ignore[arg-type]
             data_path=None,  # type: ignore[arg-type]
             backlog=Backlog(1),
+            unwanted=Unwanted(),
             limits=NetworkLimits(),
             timers=asyncio.get_running_loop(),
             rank=lambda: 0,
@@ -96,14 +98,3 @@ async def test_a_name_that_was_refused_once_may_be_offered_again() -> None:
     receiver.inbox.take_offer(OFFER._replace(message=2))
     assert await again == b""
     assert receiver.said[1:] == [Received(2)]
-
-
-async def test_what_is_remembered_of_messages_given_up_is_bounded_and_ends_with_their_plan() -> None:
-    receiver = Receiver()
-    for number in range(GIVEN_UP + 1):
-        await receiver.give_up(await receiver.waiting(KEY._replace(sequence=number)))
-    assert len(receiver.inbox._given_up) == GIVEN_UP
-    receiver.inbox.close_plan("another")
-    assert len(receiver.inbox._given_up) == GIVEN_UP
-    receiver.inbox.close_plan("plan")
-    assert not receiver.inbox._given_up

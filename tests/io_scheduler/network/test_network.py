@@ -230,6 +230,24 @@ async def test_a_sender_hears_that_its_message_was_given_up_before_it_came() -> 
         assert (peer.offered, peer.incoming) == (0, 0)
 
 
+async def test_who_connects_again_is_refused_what_nobody_wants() -> None:
+    """He may wait for ever otherwise: a part of a plan that has ended here goes on there."""
+    async with nodes("a", "b") as (a, b):
+        await a.network.connect("b", *b.address)
+        await b.joined.get()
+        b.network.decline("a", key(1, "normal"))
+        b.network.close_plan("batch")
+        a.network.disconnect("b", "a cable was pulled")
+        assert await b.lost.get() == "a"
+        b.network.decline("a", key(2, "normal"))
+        await a.network.connect("b", *b.address)
+        await b.joined.get()
+        for name in (key(1, "normal"), key(2, "normal"), key(1, "batch")):
+            async with asyncio.timeout(10):
+                with pytest.raises(Cancelled):
+                    await a.network.send("b", name, memoryview(b"rows"), patience=math.inf)
+
+
 async def test_an_offer_that_was_withdrawn_is_not_kept_for_ever() -> None:
     """Its plan may never come to the receiver: the coordinator was lost before it told everybody."""
     limits = NetworkLimits(wait_seconds=0.2, heartbeat_seconds=0.05)
