@@ -294,9 +294,19 @@ def _described(standing: MemberStanding) -> MemberDescription:
 
 async def until_members(node: ClusterNode, count: int) -> None:
     """Wait, on the node's loop, until so many members can be given work by this one."""
+    await _until(node, lambda: len(node.plane.available()) >= count)
+
+
+async def until_joined(node: ClusterNode) -> None:
+    """Wait, on the node's loop, until it is a member beside another one that is reached, though that may drain."""
+    plane = node.plane
+    await _until(node, lambda: any(plane.reaches(each.name) for each in plane.view.members if each.name != node.name))
+
+
+async def _until(node: ClusterNode, condition: Callable[[], bool]) -> None:
     changed = asyncio.Event()
     node.plane.when_view_changes(lambda _: changed.set())
     node.plane.when_node_reached(lambda _: changed.set())
-    while len(node.plane.available()) < count:
+    while not condition():
         changed.clear()
         await changed.wait()

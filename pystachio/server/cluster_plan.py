@@ -53,6 +53,8 @@ class ClusterPlan:
         self._seconds: float | None = None
         self._running: RunningPlan | None = None
         self._urgency: Urgency | None = None
+        self._due: float | None = None
+        """By the monotonic clock."""
         self._task: asyncio.Task[None] | None = None
         self._is_preparing = False
         self._is_cancelled = False
@@ -82,7 +84,8 @@ class ClusterPlan:
 
     def _start(self, urgency: Urgency) -> None:
         self._loop = asyncio.get_running_loop()
-        self._urgency = self._urgency or urgency
+        if self._urgency is None:  # else it was changed before it began
+            self._note_urgency(urgency, self._submitted)
         self._task = self._node.coordinator.run(self._run(), f"{self.plan_id}/cluster")
 
     async def _run(self) -> None:
@@ -156,9 +159,7 @@ class ClusterPlan:
         plan_id = self.plan_id if self.attempts == 1 else f"{self.plan_id}-{self.attempts}"
         urgency = self._urgency
         assert urgency is not None, "it is submitted"
-        spent = time.monotonic() - self._submitted
-        due = None if urgency.deadline is None else urgency.deadline - spent
-        current = urgency._replace(deadline=due)
+        current = urgency._replace(deadline=None if self._due is None else self._due - time.monotonic())
         attempt = coordinator.begin(plan_id, nodes, self._note_change)
         self._attempted, self._spread, self._remark = attempt, prepared.plan, prepared.remark
         error: PystachioError | None = None
@@ -287,9 +288,15 @@ class ClusterPlan:
 
     def set_urgency(self, urgency: Urgency) -> None:
         """Without effect once the plan has ended; the other nodes hear of it from the central service."""
-        self._urgency = urgency
+        self._note_urgency(urgency, time.monotonic())
         if self._running is not None:
             self._running.set_urgency(urgency)
+
+    def _note_urgency(self, urgency: Urgency, now: float) -> None:
+        """For the next attempt. Without a deadline it stays as it was."""
+        self._urgency = urgency
+        if urgency.deadline is not None:
+            self._due = now + urgency.deadline
 
     @property
     def seconds(self) -> float:

@@ -12,7 +12,7 @@ from typing import TypeVar
 
 from pystachio.config import Settings
 from pystachio.data_folder import tables_of_folder
-from pystachio.errors import InternalError, NodeLost, PystachioError, ResourceExhausted
+from pystachio.errors import InternalError, InvalidRequest, NodeLost, PystachioError, ResourceExhausted
 from pystachio.io_scheduler.network.visits import Visit
 from pystachio.operators.table import FileVersion
 from pystachio.runtime.logging import get_logger
@@ -65,6 +65,7 @@ class Doorman:
         self._settled: set[asyncio.Event] = set()
         self._malformed = 0
         self._is_draining = False
+        self._is_stopping = False
         self._planning = ThreadPoolExecutor(PLANNING_THREADS, thread_name_prefix="pystachio-planning")
         self._asking = ThreadPoolExecutor(_ASKING_THREADS, thread_name_prefix="pystachio-asking")
         self._showing = ThreadPoolExecutor(1, thread_name_prefix="pystachio-showing")
@@ -154,9 +155,19 @@ class Doorman:
             )
 
     def drain(self, draining: bool = True) -> None:
-        """From a thread that is not the node's: take no more plans, here and from other nodes, or take them again."""
+        """From a thread that is not the node's: take no more plans, here and from other nodes, or take them again.
+
+        Raises InvalidRequest where a node that stops is to take them again.
+        """
+        if self._is_stopping and not draining:
+            raise InvalidRequest(f"the node is stopping: {self.node.name}", hint="start it again when it has ended")
         self._is_draining = draining
         self.node.drain(draining)
+
+    def stop(self) -> None:
+        """As `drain`, for good."""
+        self._is_stopping = True
+        self.drain()
 
     async def settled(self) -> None:
         """On the loop: wait until no plan of a client is left, and all clients have what they were told."""

@@ -15,7 +15,7 @@ from pystachio.runtime.logging import get_logger
 from pystachio.runtime.membership.discovery import Discovery, StaticDiscovery
 from pystachio.runtime.membership.ray_discovery import RayDiscovery
 from pystachio.runtime.membership.views import Address
-from pystachio.server.cluster_node import ClusterNode, until_members
+from pystachio.server.cluster_node import ClusterNode, until_joined
 from pystachio.server.doorman import Doorman
 from pystachio.server.health import HealthServer
 
@@ -69,7 +69,7 @@ class ServingNode:
 
         Plans of clients here and parts of other nodes' plans count alike.
         """
-        self._doorman.drain()
+        self._doorman.stop()
         return self.node.host.call(self._settle())
 
     def close(self) -> None:
@@ -98,13 +98,13 @@ class ServingNode:
 
     async def _joined(self, seeds: frozenset[Endpoint]) -> bool:
         """On the loop."""
-        members = asyncio.ensure_future(until_members(self.node, 2))
+        joined = asyncio.ensure_future(until_joined(self.node))
         began = time.monotonic()
         try:
             while (waited := time.monotonic() - began) < JOIN_SECONDS:
-                await asyncio.wait((members,), timeout=_LOOK_SECONDS)
-                if members.done():
-                    members.result()
+                await asyncio.wait((joined,), timeout=_LOOK_SECONDS)
+                if joined.done():
+                    joined.result()
                     return True
                 failed = self.node.plane.failed.errors
                 refused = {place: failed[place] for place in seeds if isinstance(failed.get(place), InvalidRequest)}
@@ -112,7 +112,7 @@ class ServingNode:
                 if len(refused) == len(seeds) and is_final:
                     break
         finally:
-            members.cancel()
+            joined.cancel()
         for place, error in sorted(refused.items()):
             kind = Unauthorized if isinstance(error, Unauthorized) else InvalidRequest
             raise kind(f"the cluster cannot be joined at {place}: {error.message}", hint=error.hint, node=error.node)

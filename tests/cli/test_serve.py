@@ -25,6 +25,7 @@ import pystachio as ps
 from pystachio.cli.main import app
 from pystachio.errors import Cancelled, NodeLost, ResourceExhausted
 from pystachio.io_scheduler.network.tokens import TokenRole, issue, read
+from pystachio.server.serving import JOIN_SECONDS
 from tests.cli.served_process import MAIN, serving
 
 ENDLESS = "select a.n from numbers a, numbers b"
@@ -304,6 +305,21 @@ def test_a_node_that_joins_serves_as_a_member(node: str, config: Path, tables: P
         served.signal(signal.SIGTERM)
         code, log = served.ended()
         assert code == 0, log
+
+
+def test_a_node_that_joins_one_that_drains_is_a_member(config: Path) -> None:
+    """As when one node takes the place of another."""
+    with serving(config, "--name=old") as (_, old):
+        assert run("drain", "--node", old, "--config", str(config)).exit_code == 0
+        began = time.monotonic()
+        with serving(config, "--name=new", f"--join={old}") as (new, address):
+            took = time.monotonic() - began
+            described = json.loads(run("status", "--node", address, "--config", str(config), "--json").stdout)
+            new.signal(signal.SIGTERM)
+            log = new.ended()[1]
+    assert [member["name"] for member in described["members"]] == ["new", "old"]
+    assert "serving alone" not in log
+    assert took < JOIN_SECONDS
 
 
 def test_who_is_refused_does_not_serve_alone(node: str, config: Path, tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import pystachio as ps
+from pystachio.errors import InvalidRequest
 from pystachio.server.doorman import PLANNING_THREADS
 from tests.cluster.served_cluster import served_cluster, token
 
@@ -46,3 +47,15 @@ def test_a_data_folder_that_hangs_stops_no_registration(tmp_path: Path, monkeypa
                 assert session.sql("select count(*) as c from data").to_arrow().to_pylist() == [{"c": 2}]
         finally:
             answers.set()
+
+
+def test_a_node_that_stops_takes_no_plans_again() -> None:
+    with served_cluster(1) as [served]:
+        served.doorman.drain()
+        served.doorman.drain(False)
+        assert served.doorman.is_ready
+        served.doorman.stop()
+        with pytest.raises(InvalidRequest, match="is stopping: n0"):
+            served.doorman.drain(False)
+        assert not served.doorman.is_ready
+        assert served.node.describe().draining
