@@ -60,6 +60,9 @@ _UCX_ON_LOOPBACK = {"NET_DEVICES": "lo", "POSIX_ERROR_HANDLING": "y", "SYSV_ERRO
 """UCX's sockets on the loopback device alone; its TCP does not connect there, so that data goes by shared memory, which
 without error handling it does not use between processes that may die."""
 
+_HELD_SHARE = 8
+"""Beside the memory budget, this part of it may be rows that wait for their clients."""
+
 
 class Embed(Protocol):
     def __call__(
@@ -259,6 +262,7 @@ class ClusterNode:
                 preference=self._preference,
                 retries=self.cluster.retries,
                 alone_bytes=self.cluster.alone_bytes,
+                held_bytes=self.settings.memory // _HELD_SHARE,
             )
             self.fragments = Fragments(self.plane, node, transfers, self.network, looks)
             self._elsewhere = FilesElsewhere(self.plane, transfers, looks, client_folders=self.cluster.client_folders)

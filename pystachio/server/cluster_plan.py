@@ -27,6 +27,7 @@ from pystachio.trace.verdict import Verdict
 HELD_BYTES = 32 << 20
 """Rows wait for the plan's end up to here: while the client has seen none, a lost node costs it nothing but time."""
 _QUEUED_BYTES = 16 << 20
+"""Beyond that rows wait for the client where they come from."""
 _SMALL_ROWS = 4096
 _MOST_OUTDATED = 8
 """Attempts that the cluster's changes cost: they do not count as retries."""
@@ -86,6 +87,7 @@ class ClusterPlan:
         self._loop = asyncio.get_running_loop()
         if self._urgency is None:  # else it was changed before it began
             self._note_urgency(urgency, self._submitted)
+        self._node.coordinator.holds(self)
         self._task = self._node.coordinator.run(self._run(), f"{self.plan_id}/cluster")
 
     async def _run(self) -> None:
@@ -222,8 +224,7 @@ class ClusterPlan:
             rows = running.as_arrow(batch) if is_small else await asyncio.to_thread(running.as_arrow, batch)
             del batch
             async with self._changed:
-                limit = _QUEUED_BYTES if self._is_flowing else HELD_BYTES
-                if self._ready_bytes + rows.nbytes > limit and self._ready:
+                if self._ready and not self._has_room(rows.nbytes, _QUEUED_BYTES if self._is_flowing else HELD_BYTES):
                     self._is_flowing = True
                     self._changed.notify_all()
                     await self._changed.wait_for(self._may_go_on)
@@ -235,7 +236,10 @@ class ClusterPlan:
     def _may_go_on(self) -> bool:
         """There is room for more rows, or no use for them."""
         failed = self._attempted is not None and self._attempted.failure is not None
-        return self._ready_bytes < _QUEUED_BYTES or self._is_cancelled or failed
+        return not self._ready or self._has_room(1, _QUEUED_BYTES) or self._is_cancelled or failed
+
+    def _has_room(self, nbytes: int, most: int) -> bool:
+        return self._ready_bytes + nbytes <= most and self._node.coordinator.may_hold(nbytes)
 
     async def take(self) -> pa.RecordBatch | None:
         """On the node's loop: the next rows, None after the last. Raises the plan's error."""
@@ -297,6 +301,11 @@ class ClusterPlan:
         self._urgency = urgency
         if urgency.deadline is not None:
             self._due = now + urgency.deadline
+
+    @property
+    def held_bytes(self) -> int:
+        """Of rows that wait for the client."""
+        return self._ready_bytes
 
     @property
     def seconds(self) -> float:

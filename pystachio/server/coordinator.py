@@ -8,7 +8,8 @@ from collections.abc import Set as AbstractSet
 from contextlib import suppress
 from dataclasses import dataclass, field
 from operator import attrgetter
-from weakref import finalize
+from typing import Protocol
+from weakref import WeakSet, finalize
 
 from pystachio.errors import DataError, NodeLost, NotFound, PystachioError, Unauthorized
 from pystachio.operators.exchanges.fragment import Reachable, part_of
@@ -58,6 +59,15 @@ class PreparedPlan:
         missing = {path for path, able in self.reachable.items() if node not in able}
         files = files_of(self.plan)
         return tuple((_same(version), file.footer) for version, file in files.items() if version.path in missing)
+
+
+class Answer(Protocol):
+    """`cluster_plan.ClusterPlan`."""
+
+    @property
+    def held_bytes(self) -> int:
+        """Of rows that wait for the client."""
+        ...
 
 
 @dataclass(slots=True, eq=False)
@@ -112,11 +122,15 @@ class Coordinator:
         preference: Preference = Preference.BYTES,
         retries: int = 1,
         alone_bytes: int = 0,
+        held_bytes: int = 1 << 30,
     ) -> None:
         """`retries` is how often a plan that lost a node is run again. One that reads files of no more than
-        `alone_bytes` together runs on this node alone: to involve others takes longer.
+        `alone_bytes` together runs on this node alone: to involve others takes longer. Answers of all plans together
+        may have `held_bytes` of rows waiting for their clients, and each its next ones.
         """
         self.retries = retries
+        self._held_bytes = held_bytes
+        self._answers: WeakSet[Answer] = WeakSet()
         self._alone_bytes = alone_bytes
         self._plane = plane
         self._messages = messages
@@ -142,6 +156,14 @@ class Coordinator:
         self._plans.add(task)
         task.add_done_callback(self._plans.discard)
         return task
+
+    def holds(self, answer: Answer) -> None:
+        """Count its rows as long as there is anybody who may take them."""
+        self._answers.add(answer)
+
+    def may_hold(self, nbytes: int) -> bool:
+        """Whether there is room for more rows of some answer."""
+        return sum(answer.held_bytes for answer in self._answers) + nbytes <= self._held_bytes
 
     async def close(self) -> None:
         """The node is about to leave: end the plans that were submitted to it."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from pathlib import Path
 
 import pyarrow as pa
@@ -49,3 +50,28 @@ def test_rows_that_no_client_has_seen_are_thrown_away(folder: Path) -> None:
         result = session.sql("select n, text from numbers")
         nodes[2].close()
         assert sorted(result.to_arrow().column(0).to_pylist()) == list(range(ROWS))
+
+
+def test_rows_of_all_answers_together_wait_in_so_much_memory(folder: Path) -> None:
+    """Beyond it, and their next rows, they are given out as they come."""
+    with local_cluster(2) as nodes:
+        session = session_on(nodes[0])
+        session.register("numbers", folder / "numbers.parquet")
+        coordinator = nodes[0].coordinator
+        coordinator._held_bytes = 1 << 20
+        results = [session.sql(f"select n, text, {number} as k from numbers") for number in range(4)]
+        answers = [result.batches() for result in results]
+        # None of them could be held whole beside the others.
+        batches = [next(answer) for answer in answers]
+        most = max(batch.nbytes for batch in batches)
+        held = [plan.held_bytes for plan in coordinator._answers]
+        assert len(held) == 4
+        assert sum(held) <= (1 << 20) + 4 * most
+        for number, (first, answer) in enumerate(zip(batches, answers, strict=True)):
+            rows = pa.Table.from_batches([first, *answer])
+            assert sorted(rows["n"].to_pylist()) == list(range(ROWS))
+            assert set(rows["k"].to_pylist()) == {number}
+        assert sum(plan.held_bytes for plan in coordinator._answers) == 0
+        del results, answers, answer
+        gc.collect()
+        assert not coordinator._answers
