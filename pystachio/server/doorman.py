@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -15,6 +16,7 @@ from pystachio.data_folder import tables_of_folder
 from pystachio.errors import InternalError, InvalidRequest, NodeLost, PystachioError, ResourceExhausted
 from pystachio.io_scheduler.network.visits import Visit
 from pystachio.operators.table import FileVersion
+from pystachio.runtime.activity import NodeActivity
 from pystachio.runtime.logging import get_logger
 from pystachio.runtime.urgency import Urgency, priority_class, urgency
 from pystachio.server.client_files import tables_in
@@ -37,6 +39,10 @@ class DoormanStatistics:
     clients: int
     plans: int
     malformed: int
+
+
+SEEN_SECONDS = 0.1
+"""What the node is doing is believed for so long."""
 
 
 class Doorman:
@@ -66,6 +72,8 @@ class Doorman:
         self._malformed = 0
         self._is_draining = False
         self._is_stopping = False
+        self._seen: NodeActivity | None = None
+        self._seen_until = 0.0
         self._planning = ThreadPoolExecutor(PLANNING_THREADS, thread_name_prefix="pystachio-planning")
         self._asking = ThreadPoolExecutor(_ASKING_THREADS, thread_name_prefix="pystachio-asking")
         self._showing = ThreadPoolExecutor(1, thread_name_prefix="pystachio-showing")
@@ -196,6 +204,13 @@ class Doorman:
 
     def count_malformed(self) -> None:
         self._malformed += 1
+
+    def activity(self) -> NodeActivity:
+        """On the loop, which it takes to find out: however many look, and however often, ten times a second."""
+        now = time.monotonic()
+        if self._seen is None or now >= self._seen_until:
+            self._seen, self._seen_until = self.node.host.node.activity(), now + SEEN_SECONDS
+        return self._seen
 
     def plan_ids(self) -> Iterable[str]:
         """`steering.OwnPlans`."""

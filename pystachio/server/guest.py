@@ -78,7 +78,9 @@ R = TypeVar("R")
 KEPT_PLANS = 32
 """Of one client, whose end it knows: it may ask what they did."""
 MOST_REQUESTS = 256
-"""Of one client, unanswered."""
+"""Of one client, unanswered, beside one for each of its plans."""
+MOST_LOOKS = 16
+"""Of one observer."""
 
 
 class Guest:
@@ -87,6 +89,7 @@ class Guest:
     def __init__(self, visit: GuestVisit, house: House) -> None:
         self._visit = visit
         self._house = house
+        self._most_requests = MOST_LOOKS if self._is_observer else MOST_REQUESTS + house.most_plans
         self._is_known = False
         self._own_session: Session | None = None
         self._registering = asyncio.Lock()
@@ -108,8 +111,8 @@ class Guest:
             if asked is not None and not asked.is_delivered:
                 asked.fetch(request.number)
                 return
-            if len(self._tasks) >= MOST_REQUESTS + self._house.most_plans:
-                raise InvalidRequest(f"more than {MOST_REQUESTS} requests at once")
+            if len(self._tasks) >= self._most_requests:
+                raise InvalidRequest(f"more than {self._most_requests} requests at once")
         except InvalidRequest:
             self._house.count_malformed()
             raise
@@ -198,9 +201,7 @@ class Guest:
                 await self._house.steering.set_urgency(request.plan_id, wanted)
                 return Done(number)
             case Look():
-                return Seen(
-                    number, self._house.node.name, os.getpid(), _program(), self._house.node.host.node.activity()
-                )
+                return Seen(number, self._house.node.name, os.getpid(), _program(), self._house.activity())
             case Status():
                 return Described(number, await self._off_loop(self._house.node.describe, self._house.ask))
             case Statistics():
@@ -213,8 +214,11 @@ class Guest:
 
     async def _off_loop(self, work: Callable[[], R], run: Callable[[Callable[[], R]], Awaitable[R]]) -> R:
         """What everybody may see: who may see no more takes no thread from those who may."""
-        is_observer = self._visit.credential.role is TokenRole.OBSERVER
-        return await (self._house.show if is_observer else run)(work)
+        return await (self._house.show if self._is_observer else run)(work)
+
+    @property
+    def _is_observer(self) -> bool:
+        return self._visit.credential.role is TokenRole.OBSERVER
 
     def _welcome(self, number: int, version: int) -> Welcome:
         if version != VERSION:

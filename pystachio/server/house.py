@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Protocol, TypeVar
 
 from pystachio.io_scheduler.network.tokens import Credential
+from pystachio.runtime.activity import NodeActivity
 from pystachio.server.guest_plan import GuestPlan
 from pystachio.server.served_node import ServedNode
 from pystachio.server.steering import Steering
@@ -53,6 +54,10 @@ class House(Protocol):
 
     async def tables_of(self, folder: str) -> Mapping[str, Path]:
         """The tables of a folder that clients may name, by name."""
+        ...
+
+    def activity(self) -> NodeActivity:
+        """What the node is doing, or did a moment ago."""
         ...
 
     def check_open(self) -> None:

@@ -128,7 +128,6 @@ class FakeHouse:
             name="n0",
             describe=lambda: DESCRIPTION,
             statistics=lambda: SessionStatistics(1, 2, 3),
-            host=SimpleNamespace(node=SimpleNamespace(activity=lambda: ACTIVITY)),
         )
         self.steering = FakeSteering()
         self.session = FakeSession(self)
@@ -149,6 +148,9 @@ class FakeHouse:
 
     def own_session(self) -> FakeSession:
         return FakeSession(self)
+
+    def activity(self) -> NodeActivity:
+        return ACTIVITY
 
     def check_open(self) -> None:
         if self.draining:

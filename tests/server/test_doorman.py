@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -13,7 +14,7 @@ import pytest
 
 import pystachio as ps
 from pystachio.errors import InvalidRequest
-from pystachio.server.doorman import PLANNING_THREADS
+from pystachio.server.doorman import PLANNING_THREADS, SEEN_SECONDS
 from tests.cluster.served_cluster import served_cluster, token
 
 
@@ -59,3 +60,17 @@ def test_a_node_that_stops_takes_no_plans_again() -> None:
             served.doorman.drain(False)
         assert not served.doorman.is_ready
         assert served.node.describe().draining
+
+
+def test_what_a_node_is_doing_is_not_found_out_anew_for_everybody() -> None:
+    with served_cluster(1) as [served]:
+
+        async def look(times: int, pause: float) -> int:
+            seen = set()
+            for _ in range(times):
+                seen.add(served.doorman.activity().at)
+                await asyncio.sleep(pause)
+            return len(seen)
+
+        assert served.node.host.call(look(1000, 0)).result() < 20
+        assert served.node.host.call(look(3, 2 * SEEN_SECONDS)).result() == 3

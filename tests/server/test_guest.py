@@ -26,7 +26,7 @@ from pystachio.remote.rows import read_rows
 from pystachio.runtime.host import NodeStopped
 from pystachio.runtime.urgency import Urgency
 from pystachio.server import guest as guest_module
-from pystachio.server.guest import Guest
+from pystachio.server.guest import MOST_LOOKS, MOST_REQUESTS, Guest
 from pystachio.server.guest_plan import MOST_WAITING
 from pystachio.server.house import House
 from tests.remote.request_samples import KINDS, sample
@@ -96,6 +96,16 @@ async def test_observers_may_only_look(kind: type[Any]) -> None:
         assert isinstance(failure(answer), Unauthorized)
     assert client.house.started == []
     assert client.house.steering.orders == []
+
+
+@pytest.mark.parametrize(("role", "most"), [(TokenRole.OBSERVER, MOST_LOOKS), (TokenRole.CLIENT, MOST_REQUESTS + 64)])
+async def test_so_many_requests_may_be_unanswered(role: TokenRole, most: int) -> None:
+    client = await Client(role).greeted()
+    await asyncio.sleep(0)
+    for number in range(most):
+        client.say(messages.Look(number + 2))
+    with pytest.raises(InvalidRequest, match=f"more than {most} requests at once"):
+        client.say(messages.Look(most + 2))
 
 
 @pytest.mark.parametrize("kind", KINDS)
