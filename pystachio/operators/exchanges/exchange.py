@@ -131,10 +131,11 @@ class _Streams:
 
     async def run(self, receiver: Receiver[Batch]) -> None:
         async with asyncio.TaskGroup() as watching:
-            watch = watching.create_task(self._watch(receiver))
             async with asyncio.TaskGroup() as tasks:
-                tasks.create_task(self._send_all(receiver))
+                # Before whoever may end them: what is cancelled before its first step declines nothing.
                 self._receiving = [tasks.create_task(self._receive_all(node)) for node in self._senders]
+                tasks.create_task(self._send_all(receiver))
+                watch = watching.create_task(self._watch(receiver))
             watch.cancel()
 
     async def _watch(self, receiver: Receiver[Batch]) -> None:
@@ -185,7 +186,9 @@ class _Streams:
         """Every block of the node, in order; the next ones come while one is put out."""
         coming: asyncio.Queue[tuple[asyncio.Task[Buffer], Reservation] | None] = asyncio.Queue(1)
         reader = BlockReader()
-        dictionaries = await self._ctx.memory.reserve(0, tier=Tier.HOST)
+        # Without a wait: who is cancelled during one would decline nothing.
+        dictionaries = self._ctx.memory.reserve_nowait(0, tier=Tier.HOST, force=True)
+        assert dictionaries is not None, "it was forced"
         try:
             async with asyncio.TaskGroup() as tasks:
                 if self._put_out_all:
