@@ -60,11 +60,13 @@ async def test_everybody_is_declined_however_early_nobody_wants_rows(turns: int,
 
     peers, metrics = Peers(), OperatorMetrics("exchange", SystemClock())
     memory = Memory({Tier.HOST: 1000}, SystemClock())
-    held = memory.operator(PlanEntry("p", 1, 1, lambda: None), "exchange", metrics)
-    reservation = await held.reserve(800 if is_memory_scarce else 0)
-    waiting = asyncio.create_task(held.reserve(400))
+    plans = [PlanEntry(name, 1, number, lambda: None) for number, name in enumerate(("p", "holder", "waiter"))]
+    own, holder, waiter = (memory.operator(plan, "exchange", metrics) for plan in plans)
+    reservation = await holder.reserve(600 if is_memory_scarce else 0)
+    waiting = asyncio.create_task(waiter.reserve(500))
     await asyncio.sleep(0)
-    ctx = SimpleNamespace(peers=peers, memory=held, metrics=metrics)
+    assert waiting.done() is not is_memory_scarce
+    ctx = SimpleNamespace(peers=peers, memory=own, metrics=metrics)
     exchange = Exchange(Values((), ()), ExchangeKind.GATHER, 0)
     running = asyncio.create_task(exchange.run(cast(Context, ctx), (cast(Any, NoRows()),), cast(Any, Unwanted())))
     await asyncio.wait((running,), timeout=0.05)
