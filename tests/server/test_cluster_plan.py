@@ -35,6 +35,9 @@ class LosingNode:
     def run(self, plan: Coroutine[object, object, None], name: str) -> asyncio.Task[None]:
         return asyncio.create_task(plan, name=name)
 
+    def holds(self, answer: object) -> None:
+        """It has no rows."""
+
     async def prepare(self, plan: Any, without: Any) -> tuple[tuple[str, ...], PreparedPlan]:
         await self._meanwhile(len(self.begun))
         return ("a", "b"), PreparedPlan(plan, b"", {})
