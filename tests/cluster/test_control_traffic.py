@@ -144,14 +144,14 @@ def wait_until(holds: Callable[[], bool], seconds: float = 20) -> None:
 
 
 def test_a_node_answers_while_the_files_of_a_client_hang(table: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    hangs, look = threading.Event(), elsewhere.local_files
+    hangs, look = threading.Event(), elsewhere.look_for
 
     def hang(paths: tuple[str, ...]) -> object:
         if "dead" in paths[0]:
             hangs.wait(60)
         return look(paths)
 
-    monkeypatch.setattr(elsewhere, "local_files", hang)
+    monkeypatch.setattr(elsewhere, "look_for", hang)
     try:
         with local_cluster(2, cluster={"file_seconds": 0.3}) as nodes:
             session = session_on(nodes[0])

@@ -260,7 +260,7 @@ def test_losses_without_another_attempt_are_typed(folder: Path, tables: dict[str
         cluster.nodes["n1"].kill()
         outcome = statement.outcome(BOUND_SECONDS)
         assert (outcome.error, outcome.retryable) == ("node_lost", True), outcome
-        cluster.until_idle(RELEASE_SECONDS)
+        cluster.until_idle(RELEASE_SECONDS, [cluster.nodes["n0"]])
 
 
 def test_a_node_that_is_closed_ends_its_statements(folder: Path, tables: dict[str, Path]) -> None:
