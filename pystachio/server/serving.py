@@ -10,6 +10,7 @@ from concurrent.futures import Future
 from pystachio.config import ClusterSettings, Settings, require_serviceable
 from pystachio.endpoint import Endpoint
 from pystachio.errors import InvalidRequest, Unauthorized
+from pystachio.io_scheduler.network.handshake import ConnectedToItself
 from pystachio.io_scheduler.network.tokens import read
 from pystachio.runtime.logging import get_logger
 from pystachio.runtime.membership.discovery import Discovery, StaticDiscovery
@@ -85,7 +86,7 @@ class ServingNode:
         own = (self.address, self.node.advertised)
         others = frozenset(place for place in self.node.cluster.join_endpoints if place not in own)
         if not others:
-            get_logger().warning("the only node to join is this one: it begins a cluster", address=str(self.address))
+            self._begin()
             return
         if self.node.host.call(self._joined(others)).result():
             return
@@ -95,6 +96,9 @@ class ServingNode:
             get_logger().warning(
                 "no node to join has answered: serving alone, and still trying", address=str(place), reason=reason
             )
+
+    def _begin(self) -> None:
+        get_logger().warning("the only node to join is this one: it begins a cluster", address=str(self.address))
 
     async def _joined(self, seeds: frozenset[Endpoint]) -> bool:
         """On the loop."""
@@ -107,6 +111,10 @@ class ServingNode:
                     joined.result()
                     return True
                 failed = self.node.plane.failed.errors
+                seeds = frozenset(p for p in seeds if not isinstance(failed.get(p), ConnectedToItself))
+                if not seeds:
+                    self._begin()
+                    return True
                 refused = {place: failed[place] for place in seeds if isinstance(failed.get(place), InvalidRequest)}
                 is_final = all(isinstance(error, Unauthorized) for error in refused.values()) or waited >= NAME_SECONDS
                 if len(refused) == len(seeds) and is_final:

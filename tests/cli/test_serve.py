@@ -361,12 +361,16 @@ def test_a_node_that_finds_nobody_serves_and_a_refusal_later_does_not_end_it(con
     assert "127.0.0.1" in refuser
 
 
-def test_a_node_that_is_to_join_itself_begins_a_cluster(config: Path) -> None:
-    """At once: the list of nodes to join may be the same on all of them."""
+@pytest.mark.parametrize("name", ["127.0.0.1", "localhost"])
+def test_a_node_that_is_to_join_itself_begins_a_cluster(name: str, config: Path) -> None:
+    """At once: the list of nodes to join may be the same on all of them, by whatever names."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         place = f"127.0.0.1:{listener.getsockname()[1]}"
-    with serving(config, f"--listen={place}", f"--join={place}") as (served, address):
+    began = time.monotonic()
+    joined = f"{name}:{place.rpartition(':')[2]}"
+    with serving(config, f"--listen={place}", f"--join={joined}") as (served, address):
         assert address == place
+        assert time.monotonic() - began < JOIN_SECONDS
         served.signal(signal.SIGTERM)
         code, log = served.ended()
     assert (code, "the only node to join is this one" in log, "serving alone" in log) == (0, True, False), log

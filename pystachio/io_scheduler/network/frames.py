@@ -16,9 +16,9 @@ from typing import Any, NamedTuple
 from pystachio.errors import DataError
 from pystachio.io_scheduler.network.seal import MAC_BYTES, Seal
 
-PROTOCOL_VERSION = 4
+PROTOCOL_VERSION = 5
 """2: a grant says how much its receiver still waits for. 3: every frame is sealed; bodies, and clients. 4: long
-messages of nodes come as data, each in a class."""
+messages of nodes come as data, each in a class. 5: nodes say which paths of a source they have nothing of."""
 FRAME_BYTES = 16 << 10
 """The longest body of a frame."""
 NAME_BYTES = 255

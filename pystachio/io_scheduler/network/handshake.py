@@ -67,6 +67,13 @@ class Established:
     credential: Credential | None = None
 
 
+class ConnectedToItself(NodeLost):
+    """Where the node wanted to find another one, it is reached itself: addresses may have several names."""
+
+    def __init__(self) -> None:
+        super().__init__("a node has connected to itself")
+
+
 class Initiator:
     """The side that connects: `hello`, then `proof` of what came, then `established` by what came."""
 
@@ -97,6 +104,8 @@ class Initiator:
         challenge = _expect(frame, Challenge, self._hello.peer)
         if self._hello.peer and challenge.node != self._hello.peer:
             raise Unauthorized(f"another node answers: {challenge.node!r} instead of {self._hello.peer!r}")
+        if challenge.instance == self._identity.instance:
+            raise ConnectedToItself
         self._challenge = challenge
         return Proof(_prove(self._identity.secret, b"initiator", self._hello, challenge))
 
@@ -162,7 +171,7 @@ class Listener:
                 f"a token of a {self._credential.role} opens no connection of a node", hint="nodes use the secret"
             )
         if hello.node == identity.node and hello.instance == identity.instance:
-            raise NodeLost("a node has connected to itself")
+            raise ConnectedToItself
         if hello.node == identity.node:
             raise name_taken(hello.node)
         if hello.peer not in ("", identity.node) or not hello.node:
