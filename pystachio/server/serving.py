@@ -101,7 +101,7 @@ class ServingNode:
         get_logger().warning("the only node to join is this one: it begins a cluster", address=str(self.address))
 
     async def _joined(self, seeds: frozenset[Endpoint]) -> bool:
-        """On the loop."""
+        """On the loop: whether it has joined, or there is nobody else to join."""
         joined = asyncio.ensure_future(until_joined(self.node))
         began = time.monotonic()
         try:
