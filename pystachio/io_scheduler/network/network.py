@@ -6,6 +6,7 @@ import asyncio
 import os
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from types import TracebackType
 
@@ -23,7 +24,7 @@ from pystachio.io_scheduler.network.liveness import Health
 from pystachio.io_scheduler.network.messages import MessageDevice, MessageKey
 from pystachio.io_scheduler.network.peer import Peer, PeerStatistics
 from pystachio.io_scheduler.network.reception import Address, Reception
-from pystachio.io_scheduler.network.rendezvous import Meeting
+from pystachio.io_scheduler.network.rendezvous import AlreadyConnected, Meeting
 from pystachio.io_scheduler.network.tls import TlsFiles, load
 from pystachio.io_scheduler.network.transports import TransportChoice, require_tls
 from pystachio.io_scheduler.network.unwanted import Unwanted
@@ -101,6 +102,7 @@ class Network:
             limits=self._limits,
             timers=self._timers,
             check=self._check_name,
+            knows=self._knows,
             admit=self._admit,
             refuse=refused,
             visits=self._visits,
@@ -146,11 +148,15 @@ class Network:
         """
         if peer in self._peers:
             return
-        self._admit(await self._reception.connect(peer, host, port))
+        with suppress(AlreadyConnected):
+            self._admit(await self._reception.connect(peer, host, port))
 
     async def meet(self, host: str, port: int) -> str:
         """Be connected to whichever node listens there, and return its name. Raises as `connect`."""
-        meeting = await self._reception.connect("", host, port)
+        try:
+            meeting = await self._reception.connect("", host, port)
+        except AlreadyConnected as known:
+            return known.name
         self._admit(meeting)
         return meeting.established.node
 
@@ -249,6 +255,10 @@ class Network:
         known = self._peers.get(hello.node)
         if known is not None and known.instance != hello.instance and known.speaks:
             raise name_taken(hello.node)
+
+    def _knows(self, name: str, instance: bytes) -> bool:
+        known = self._peers.get(name)
+        return known is not None and known.instance == instance
 
     def _admit(self, meeting: Meeting) -> None:
         """The newer connection to a node counts, except when both connected at once: then that of the lesser name.

@@ -18,6 +18,7 @@ from pystachio.io_scheduler.network.handshake import Established, Identity
 from pystachio.io_scheduler.network.limits import NetworkLimits
 from pystachio.io_scheduler.network.links import Timers
 from pystachio.io_scheduler.network.rendezvous import (
+    AlreadyConnected,
     MakePath,
     Meeting,
     connect_frames,
@@ -39,7 +40,8 @@ class Address(NamedTuple):
 
 class Reception:
     """`admit` is called with each meeting of a node that came by itself; clients go to `visits`. `check` may refuse a
-    node that has proved itself; `refuse` is told of whoever was refused, with its address.
+    node that has proved itself; `refuse` is told of whoever was refused, with its address. `knows` says whether a node,
+    in this life of it, is connected already.
 
     `clock` is of Unix time. `worker` carries the data where UCX does.
     """
@@ -51,6 +53,7 @@ class Reception:
         limits: NetworkLimits,
         timers: Timers,
         check: Callable[[Hello], None],
+        knows: Callable[[str, bytes], bool],
         admit: Callable[[Meeting], None],
         refuse: Callable[[str, PystachioError], None] | None = None,
         visits: Visits,
@@ -63,6 +66,7 @@ class Reception:
         self._limits = limits
         self._timers = timers
         self._check_node = check
+        self._knows = knows
         self._admit = admit
         self._refuse = refuse
         self._visits = visits
@@ -99,7 +103,9 @@ class Reception:
         return address
 
     async def connect(self, peer: str, host: str, port: int) -> Meeting:
-        """Raises NodeLost (nobody answers, another epoch), Unauthorized (another secret, another node)."""
+        """Raises NodeLost (nobody answers, another epoch), Unauthorized (another secret, another node), and
+        AlreadyConnected where the node has come here meanwhile: a connection that is in use is not replaced.
+        """
         try:
             async with asyncio.timeout(self._limits.handshake_seconds):
                 return await self._meet(peer, host, port)
@@ -122,17 +128,25 @@ class Reception:
             tls = None if self._tls is None else self._tls.connecting
             opened.append(control := await connect_frames(host, port, peer, tls))
             established = await introduce(control, identity, peer=peer, role=Role.CONTROL)
+            check = partial(self._require_unknown, established)
             if self.worker is not None:
+                check()
                 make = await self._ucx_path(self.worker, control, established, identity.epoch, is_initiator=True)
                 return Meeting(established, control, None, True, make)
             opened.append(data := await connect_frames(host, port, peer, tls))
-            await introduce(data, identity, peer=established.node, role=Role.DATA, session=established.session)
+            name, session = established.node, established.session
+            await introduce(data, identity, peer=name, role=Role.DATA, session=session, check=check)
             make = self._tcp_path(control, data, established, identity.epoch, is_initiator=True)
             return Meeting(established, control, data, True, make)
         except BaseException:
             for connection in opened:
                 connection.fail(NodeLost("the connection was given up"))
             raise
+
+    def _require_unknown(self, established: Established) -> None:
+        """Both have gone to meet the other at once, as after a partition, and one was there first."""
+        if self._knows(established.node, established.instance):
+            raise AlreadyConnected(established.node)
 
     def _welcome(self, connection: FrameConnection) -> None:
         """Somebody has connected."""

@@ -85,6 +85,14 @@ def no_answer(host: str, port: int, node: str = "") -> NodeLost:
     )
 
 
+class AlreadyConnected(NodeLost):
+    """The node that was to be met has come here meanwhile."""
+
+    def __init__(self, node: str) -> None:
+        super().__init__("the nodes are connected already", node=node)
+        self.name = node
+
+
 async def introduce(
     connection: FrameConnection,
     identity: Identity,
@@ -93,13 +101,19 @@ async def introduce(
     role: Role,
     session: int = 0,
     credential: str = "",
+    check: Callable[[], None] | None = None,
 ) -> Established:
-    """The initiator's side of the handshake. The connection is closed when it fails."""
+    """The initiator's side of the handshake. The connection is closed when it fails. `check` is called before the
+    listener can believe that it has succeeded, and may raise.
+    """
     nonce = os.urandom(NONCE_BYTES)
     initiator = Initiator(identity, peer=peer, role=role, session=session, nonce=nonce, credential=credential)
     try:
         connection.send(initiator.hello())
-        connection.send(initiator.proof(await _first_answer(connection)))
+        proof = initiator.proof(await _first_answer(connection))
+        if check is not None:
+            check()
+        connection.send(proof)
         established = initiator.established(await connection.receive())
     except PystachioError as error:
         connection.fail(error)

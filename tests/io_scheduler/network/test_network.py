@@ -17,6 +17,8 @@ from pystachio.errors import Cancelled, InternalError, InvalidRequest, NodeLost,
 from pystachio.io_scheduler.core.request import CreditPool, PathTaken
 from pystachio.io_scheduler.devices import Device
 from pystachio.io_scheduler.devices.emulated import EmulatedDevice
+from pystachio.io_scheduler.network import reception
+from pystachio.io_scheduler.network.frame_connection import FrameConnection
 from pystachio.io_scheduler.network.frames import Carrier
 from pystachio.io_scheduler.network.limits import NetworkLimits
 from pystachio.io_scheduler.network.messages import MessageKey
@@ -107,6 +109,38 @@ async def test_both_ends_know_of_a_connection_and_of_its_end() -> None:
         await b.network.connect("a", *a.address)
         await a.joined.get()
         await talk(a, b)
+
+
+@pytest.mark.parametrize(("slow", "quick"), [("a", "b"), ("b", "a")])
+@pytest.mark.parametrize("is_named", [True, False])
+async def test_a_connection_that_is_in_use_is_not_replaced_by_one_that_was_begun_before(
+    is_named: bool, slow: str, quick: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As when two nodes come to each other after a partition: what is under way between them would be lost."""
+    has_control, may_go_on = asyncio.Event(), asyncio.Event()
+    real = reception.connect_frames
+
+    async def connect(host: str, port: int, *more: Any) -> FrameConnection:
+        if port == two.address.port and opened.pop() == "data":
+            has_control.set()
+            await may_go_on.wait()
+        return await real(host, port, *more)
+
+    opened = ["data", "control"]
+    async with nodes(slow, quick) as (one, two):
+        monkeypatch.setattr(reception, "connect_frames", connect)
+        going = one.network.connect(quick, *two.address) if is_named else one.network.meet(*two.address)
+        connecting = asyncio.create_task(going)
+        await has_control.wait()
+        await two.network.connect(slow, *one.address)
+        assert await one.joined.get() == quick
+        connected = one.network._peers[quick], two.network._peers[slow]
+        may_go_on.set()
+        assert await connecting == (None if is_named else quick)
+        await talk(one, two, 2)
+        assert (one.network._peers[quick], two.network._peers[slow]) == connected
+        assert one.lost.empty()
+        assert two.lost.empty()
 
 
 @pytest.mark.parametrize("first", ["a", "b"])
