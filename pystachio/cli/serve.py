@@ -111,7 +111,7 @@ def serve(
             say(describe(error))
             raise typer.Exit(ExitCode.USAGE) from None
         with closing(made) as serving:
-            serving.open()
+            serving.open(is_to_stop=lambda: not wishes.empty())
             sys.stdout.write(str(Ready(serving.node.name, serving.address, serving.health)))
             sys.stdout.flush()
             code = _until_the_end(serving, wishes)

@@ -19,13 +19,16 @@ from pystachio.errors import DataError, NotFound, PystachioError, Unauthorized, 
 from pystachio.io_scheduler.os_errors import from_os_error
 from pystachio.operators.parquet.footer import file_version
 from pystachio.operators.table import FileVersion
-from pystachio.planner.file_patterns import matching, require_time
+from pystachio.planner.file_patterns import fixed_folder, matching, require_time
 
 Admits = Callable[[str], bool]
 
 _SUFFIX = ".parquet"
 _NEAR = 0.6
 _MOST_LOOKS = 10
+_STEADY_LOOKS = 5
+"""So often is looked again where a folder has changed meanwhile, though nothing is gone that was there: not all file
+systems list a file that replaces another one then."""
 _NOT_THERE = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ENAMETOOLONG, errno.ELOOP})
 
 
@@ -76,19 +79,22 @@ def _files_of_one(path: str, admits: Admits | None) -> list[FileVersion]:
     with suppress(PystachioError):
         return [file_version(path)]
     if os.path.isdir(path):
-        return _settled(path, partial(_files_of_folder, path, admits))
+        return _settled(path, path, partial(_files_of_folder, path, admits))
     if _is_there(path):
         return [file_version(path)]
     if glob.has_magic(path):
-        return _settled(path, partial(_files_that_match, path, admits))
+        return _settled(path, fixed_folder(path), partial(_files_that_match, path, admits))
     raise NotFound(f"no such file or folder: {path}", hint=_path_hint(path, admits))
 
 
-def _settled(path: str, look: Callable[[], list[FileVersion]]) -> list[FileVersion]:
+def _settled(path: str, folder: str, look: Callable[[], list[FileVersion]]) -> list[FileVersion]:
     """What one look finds during which nothing was removed: what replaces it may have come where the look had been."""
-    for _ in range(_MOST_LOOKS):
+    for number in range(_MOST_LOOKS):
         with suppress(_Removed):
-            return look()
+            before = _changed_ns(folder)
+            found = look()
+            if number >= _STEADY_LOOKS or _changed_ns(folder) == before:
+                return found
     raise DataError(
         f"files are replaced again and again while they are looked for: {path}", hint="run the statement again"
     )
@@ -108,7 +114,7 @@ def _files_that_match(pattern: str, admits: Admits | None) -> list[FileVersion]:
             except NotFound as error:
                 empty = error
         elif os.path.islink(match) and not os.path.exists(match):
-            raise DataError(f"a link leads nowhere: {match}", hint=f"it matches {pattern}: remove the link")
+            raise _leads_nowhere(match)
         else:
             found[_version_of_listed(match)] = None
     if not found and empty is not None:
@@ -124,10 +130,13 @@ def _files_of_folder(folder: str, admits: Admits | None) -> list[FileVersion]:
                 require_time(folder)
                 if entry.name.startswith((".", "_")) or not (admits is None or admits(entry.path)):
                     continue
-                if "=" in entry.name and entry.is_dir():
+                if "=" in entry.name and _holds(entry.is_dir):
                     partitions.append(entry.name)
-                elif entry.name.lower().endswith(_SUFFIX) and entry.is_file():
-                    names.append(entry.name)
+                elif entry.name.lower().endswith(_SUFFIX):
+                    if _holds(entry.is_file):
+                        names.append(entry.name)
+                    elif entry.is_symlink() and not os.path.exists(entry.path):
+                        raise _leads_nowhere(entry.path)
     except PermissionError as error:
         raise Unauthorized(f"no permission to list the folder: {folder}") from error
     except OSError as error:
@@ -140,6 +149,27 @@ def _files_of_folder(folder: str, admits: Admits | None) -> list[FileVersion]:
     if not names:
         raise NotFound(f"no Parquet files in the folder: {folder}", hint=f"their names must end in {_SUFFIX}")
     return [_version_of_listed(os.path.join(folder, name)) for name in sorted(names)]
+
+
+def _holds(ask: Callable[[], bool]) -> bool:
+    try:
+        return ask()
+    except OSError as error:
+        if error.errno in _NOT_THERE:  # a link to itself
+            return False
+        raise
+
+
+def _leads_nowhere(link: str) -> DataError:
+    return DataError(f"a link leads nowhere: {link}", hint="remove it, or bring back what it leads to")
+
+
+def _changed_ns(folder: str) -> int:
+    """When something was last added to the folder or removed; 0 where that cannot be told."""
+    try:
+        return os.stat(folder).st_mtime_ns
+    except OSError:
+        return 0
 
 
 def _version_of_listed(path: str) -> FileVersion:

@@ -263,6 +263,7 @@ class ClusterNode:
                 retries=self.cluster.retries,
                 alone_bytes=self.cluster.alone_bytes,
                 held_bytes=self.settings.memory // _HELD_SHARE,
+                missed=lambda: self._elsewhere.forget(),
             )
             self.fragments = Fragments(self.plane, node, transfers, self.network, looks)
             self._elsewhere = FilesElsewhere(self.plane, transfers, looks, client_folders=self.cluster.client_folders)

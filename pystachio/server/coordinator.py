@@ -123,13 +123,16 @@ class Coordinator:
         retries: int = 1,
         alone_bytes: int = 0,
         held_bytes: int = 1 << 30,
+        missed: Callable[[], None] = lambda: None,
     ) -> None:
         """`retries` is how often a plan that lost a node is run again. One that reads files of no more than
         `alone_bytes` together runs on this node alone: to involve others takes longer. Answers of all plans together
-        may have `held_bytes` of rows waiting for their clients, and each its next ones.
+        may have `held_bytes` of rows waiting for their clients, and each its next ones. `missed` is called when a plan
+        names a file that no node has.
         """
         self.retries = retries
         self._held_bytes = held_bytes
+        self._missed = missed
         self._answers: WeakSet[Answer] = WeakSet()
         self._alone_bytes = alone_bytes
         self._plane = plane
@@ -186,7 +189,11 @@ class Coordinator:
             return (self.node,), PreparedPlan(plan, b"", {}, remark)
         while True:
             nodes = self._nodes(without)
-            reachable = await self._files.reachable(versions, nodes)
+            try:
+                reachable = await self._files.reachable(versions, nodes)
+            except NotFound:
+                self._missed()
+                raise
             spread, encoded = await self._distributed_over(plan, len(nodes))
             if set(nodes) <= set(self._nodes(without)):
                 return nodes, PreparedPlan(spread, encoded, reachable)
@@ -308,10 +315,13 @@ class _Files:
         for version in versions:
             able = tuple(number for number, absent in enumerate(missing) if version not in absent)
             if not able:
-                raise NotFound(
+                gone = NotFound(
                     f"no node of the cluster reads the file: {version.path}",
-                    hint="a node that has it may be draining, or gone",
+                    hint="it was replaced or removed a moment ago, or a node that has it drains or is gone: run the "
+                    "statement again",
                 )
+                gone.retryable = True
+                raise gone
             if len(able) < len(nodes):
                 found[version.path] = able
         return found

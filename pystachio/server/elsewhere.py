@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -54,12 +54,14 @@ class NotUnicode(InvalidRequest):
 @dataclass(slots=True)
 class _Listing:
     """What the other nodes have of a source: by file version the nodes that have it. `here` is what this one had,
-    `missing` the paths that none of the others has anything of."""
+    `missing` the paths that none of the others has anything of. `times`: which files some node finds more than once,
+    and how often, in a source that names them more than once."""
 
     at: float
     here: frozenset[FileVersion]
     files: dict[FileVersion, list[str]]
     missing: frozenset[str]
+    times: dict[FileVersion, int]
 
 
 class FilesElsewhere:
@@ -107,7 +109,8 @@ class FilesElsewhere:
     async def find(
         self, paths: Sequence[str], known: Sequence[FileVersion] = (), *, for_client: bool = False
     ) -> tuple[FileVersion, ...]:
-        """The files that the paths and patterns stand for on any node, each once, sorted by path unless all are here.
+        """The files that the paths and patterns stand for on any node, each as often as the source names it, sorted by
+        path unless all are here.
 
         Who knew none asks for a table that is registered: all nodes are asked anew then. Raises NotFound for a path
         that no node has anything of, and where some of the `known` ones were on nodes that are gone and nobody else has
@@ -134,7 +137,7 @@ class FilesElsewhere:
         for path, nowhere in found.missing.items():
             if path in listing.missing:
                 raise nowhere
-        if len(by_path) == len(here):
+        if by_path.keys() == {version.path for version in here}:
             return here
         for version, nodes in listing.files.items():
             if version not in own:
@@ -142,7 +145,8 @@ class FilesElsewhere:
                 self._having.move_to_end(version)
         while len(self._having) > max(_KEPT_ELSEWHERE, len(listing.files)):
             self._forgotten.update(self._having.popitem(last=False)[1])
-        return tuple(by_path[path] for path in sorted(by_path))
+        times = listing.times | {version: count for version, count in Counter(here).items() if count > 1}
+        return tuple(by_path[path] for path in sorted(by_path) for _ in range(times.get(by_path[path], 1)))
 
     def _require_reached(self, known: Sequence[FileVersion], by_path: Mapping[str, FileVersion]) -> None:
         """Rows do not vanish silently with a node: who leaves may come back with its files."""
@@ -234,10 +238,11 @@ class FilesElsewhere:
         answers = await together(
             self._ask(name, lambda number: SourceAsked(number, paths, for_client), SourceTold) for name in names
         )
-        having = await asyncio.to_thread(_by_file, {n: told.files for n, told in zip(names, answers, strict=True)})
+        told_by = {name: told.files for name, told in zip(names, answers, strict=True)}
+        having, times = await asyncio.to_thread(_by_file, told_by)
         missing = set(range(len(paths))).intersection(*(told.missing for told in answers))
         nowhere = frozenset(paths[number] for number in missing)
-        listing = listings[paths, for_client] = _Listing(at, frozenset(here), having, nowhere)
+        listing = listings[paths, for_client] = _Listing(at, frozenset(here), having, nowhere, times)
         if len(listings) > _KEPT_LISTINGS:
             del listings[next(iter(listings))]
         return listing
@@ -298,13 +303,17 @@ def _footers_asked(versions: Sequence[FileVersion], number: int) -> FootersAsked
     return FootersAsked(number, _same(versions))
 
 
-def _by_file(files: Mapping[str, Sequence[SameFile]]) -> dict[FileVersion, list[str]]:
-    """The nodes that have each file. Nodes may have very many: not on the loop."""
+def _by_file(files: Mapping[str, Sequence[SameFile]]) -> tuple[dict[FileVersion, list[str]], dict[FileVersion, int]]:
+    """The nodes that have each file, and how often some node has it, where that is more than once. Nodes may have very
+    many: not on the loop."""
     having: dict[FileVersion, list[str]] = {}
+    times: dict[FileVersion, int] = {}
     for node, had in files.items():
-        for file in had:
-            having.setdefault(FileVersion(file.path, file.size, file.mtime_ns), []).append(node)
-    return having
+        for version, count in Counter(FileVersion(file.path, file.size, file.mtime_ns) for file in had).items():
+            having.setdefault(version, []).append(node)
+            if count > 1:
+                times[version] = max(count, times.get(version, 0))
+    return having, times
 
 
 def _parsed(versions: Sequence[FileVersion], footers: Sequence[bytes]) -> dict[FileVersion, ParquetFile]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import time
+from collections.abc import Callable
 from concurrent.futures import Future
 
 from pystachio.config import ClusterSettings, Settings, require_serviceable
@@ -54,11 +55,11 @@ class ServingNode:
         )
         self.health = None if health is None else health.address
 
-    def open(self) -> None:
-        """Clients are served when this returns. Raises what the cluster refuses this node with, and as the tables'
-        folders raise."""
+    def open(self, is_to_stop: Callable[[], bool] = lambda: False) -> None:
+        """Clients are served when this returns. Others are waited for no longer than until it `is_to_stop`. Raises what
+        the cluster refuses this node with, and as the tables' folders raise."""
         if self.node.cluster.join:
-            self._await_others()
+            self._await_others(is_to_stop)
         self._doorman.open(self.node)
 
     @property
@@ -78,7 +79,7 @@ class ServingNode:
         self.node.close()
         self._doorman.close()
 
-    def _await_others(self) -> None:
+    def _await_others(self, is_to_stop: Callable[[], bool]) -> None:
         """Who is told to join begins to serve as a member; where nobody is there it may be the first one.
 
         Raises what it is refused with by those who answer: alone it would be another cluster under the same name.
@@ -88,7 +89,7 @@ class ServingNode:
         if not others:
             self._begin()
             return
-        if self.node.host.call(self._joined(others)).result():
+        if self.node.host.call(self._joined(others, is_to_stop)).result():
             return
         failed = self.node.plane.failed.errors
         for place in sorted(others):
@@ -100,8 +101,8 @@ class ServingNode:
     def _begin(self) -> None:
         get_logger().warning("the only node to join is this one: it begins a cluster", address=str(self.address))
 
-    async def _joined(self, seeds: frozenset[Endpoint]) -> bool:
-        """On the loop: whether it has joined, or there is nobody else to join."""
+    async def _joined(self, seeds: frozenset[Endpoint], is_to_stop: Callable[[], bool]) -> bool:
+        """On the loop: whether it has joined, or need not: there is nobody else, or it is to stop."""
         joined = asyncio.ensure_future(until_joined(self.node))
         began = time.monotonic()
         try:
@@ -109,6 +110,8 @@ class ServingNode:
                 await asyncio.wait((joined,), timeout=_LOOK_SECONDS)
                 if joined.done():
                     joined.result()
+                    return True
+                if is_to_stop():
                     return True
                 failed = self.node.plane.failed.errors
                 seeds = frozenset(p for p in seeds if not isinstance(failed.get(p), ConnectedToItself))

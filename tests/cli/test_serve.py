@@ -361,6 +361,19 @@ def test_a_node_that_finds_nobody_serves_and_a_refusal_later_does_not_end_it(con
     assert "127.0.0.1" in refuser
 
 
+def test_a_node_that_waits_to_join_stops_when_it_is_told_to(config: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        place = f"127.0.0.1:{listener.getsockname()[1]}"
+    options = ["--config", str(config), "--listen=127.0.0.1:0", "--name=early", f"--join={place}", "--threads=1"]
+    with subprocess.Popen([*MAIN, "serve", *options], stderr=subprocess.PIPE, text=True) as node:
+        assert node.stderr is not None
+        assert "a view is in force" in node.stderr.readline()
+        began = time.monotonic()
+        node.send_signal(signal.SIGTERM)
+        assert node.wait(JOIN_SECONDS) == 0
+        assert time.monotonic() - began < JOIN_SECONDS / 2
+
+
 @pytest.mark.parametrize("name", ["127.0.0.1", "localhost"])
 def test_a_node_that_is_to_join_itself_begins_a_cluster(name: str, config: Path) -> None:
     """At once: the list of nodes to join may be the same on all of them, by whatever names."""

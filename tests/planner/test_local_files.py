@@ -11,7 +11,6 @@ import pytest
 
 from pystachio.errors import DataError, NotFound, PystachioError, Unauthorized
 from pystachio.planner import local_files as module
-from pystachio.planner.file_patterns import matching
 from pystachio.planner.local_files import local_files, look_for
 
 
@@ -93,13 +92,56 @@ def test_folders_without_files_that_match_beside_others(tmp_path: Path) -> None:
         paths(f"{tmp_path}/e*")
 
 
-def test_a_link_that_leads_nowhere(tmp_path: Path) -> None:
+@pytest.mark.parametrize("target", ["nowhere", "2.parquet"], ids=["nowhere", "itself"])
+def test_a_link_that_leads_nowhere(target: str, tmp_path: Path) -> None:
+    """What it led to may be rows that are missing."""
     written(tmp_path / "t", "1.parquet")
-    (tmp_path / "t" / "2.parquet").symlink_to(tmp_path / "nowhere")
+    (tmp_path / "t" / "2.parquet").symlink_to(target)
+    for source in (f"{tmp_path}/t", f"{tmp_path}/t/*"):
+        with pytest.raises(DataError, match=r"leads nowhere: .*2\.parquet"):
+            look_for([source])
+    (tmp_path / "t" / "2.parquet").rename(tmp_path / "t" / "2.txt")
     assert paths(f"{tmp_path}/t") == [f"{tmp_path}/t/1.parquet"]
-    assert matching(f"{tmp_path}/t/*") == [f"{tmp_path}/t/1.parquet", f"{tmp_path}/t/2.parquet"]
-    with pytest.raises(DataError, match=r"leads nowhere: .*2\.parquet"):
-        paths(f"{tmp_path}/t/*")
+
+
+@pytest.mark.parametrize("source", ["", "/*.parquet"])
+def test_a_folder_that_changed_while_it_was_listed_is_listed_again(
+    source: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Some file systems list neither a file that is replaced meanwhile nor what replaces it."""
+    there = written(tmp_path / "t", "1.parquet", "2.parquet", "3.parquet")
+    real, looks = os.scandir, 0
+
+    class Listed:
+        def __init__(self, folder: str) -> None:
+            self._entries = [entry for entry in real(folder) if looks != 1 or entry.name != "2.parquet"]
+
+        def __enter__(self) -> list[os.DirEntry[str]]:
+            return self._entries
+
+        def __exit__(self, *error: object) -> None:
+            """Nothing is open."""
+
+    def scandir(folder: str) -> Listed:
+        nonlocal looks
+        looks += 1
+        listed = Listed(folder)
+        if looks == 1:
+            os.utime(folder, ns=(1, 1))
+        return listed
+
+    monkeypatch.setattr(os, "scandir", scandir)
+    assert paths(f"{tmp_path}/t{source}") == there
+    assert looks == 2
+
+
+def test_a_folder_that_always_changes_is_a_table_as_long_as_nothing_is_removed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (there,) = written(tmp_path / "t", "1.parquet")
+    times = iter(range(1, 1000))
+    once_listed(lambda: os.utime(tmp_path / "t", ns=(1, next(times))), monkeypatch, times=1000)
+    assert paths(f"{tmp_path}/t") == [there]
 
 
 @pytest.mark.parametrize(

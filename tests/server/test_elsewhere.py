@@ -179,6 +179,20 @@ async def test_each_path_of_a_source_is_looked_for_by_itself(tmp_path: Path) -> 
     looks.close()
 
 
+async def test_files_that_a_source_names_twice_are_there_twice(tmp_path: Path) -> None:
+    """Wherever they are; as many as are only elsewhere once hid those."""
+    here = written(tmp_path, "one", "two")
+    there, both = versions("there", 2), here[0]
+    paths, looks = (str(tmp_path), f"{tmp_path}/*.parquet"), FileLooks(seconds=5)
+    told = (*there, *there, both, both)
+    plane = AnsweringPlane(lambda node, asked: SourceTold(asked.number, same(told)), "b")
+    async with opened(plane, looks) as files:
+        assert await files.find(paths) == tuple(sorted([*here, *here, *there, *there]))
+        told = (both, both)
+        assert sorted(await files.find(paths)) == sorted([*here, *here])
+    looks.close()
+
+
 @pytest.mark.parametrize("number", [errno.EIO, errno.ESTALE, errno.EACCES])
 async def test_who_cannot_say_what_it_has_does_not_say_that_it_has_nothing(
     number: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
