@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 import gc
 import threading
+from pathlib import Path
 from typing import Any, cast
 
 import pytest
 
-from pystachio.errors import Cancelled, NodeLost, PystachioError
+from pystachio.errors import Cancelled, NodeLost, NotFound, PystachioError
 from pystachio.io_scheduler.service import IoSchedulerService
 from pystachio.operators.kernels.partition import hashing
 from pystachio.operators.pipeline import PhysicalPlan
@@ -245,6 +246,22 @@ async def test_a_node_may_be_lost_while_a_plan_is_distributed(monkeypatch: pytes
     monkeypatch.setattr(asyncio, "to_thread", lose_meanwhile)
     nodes, _ = await preparing
     assert nodes == ("a", "b")
+
+
+async def test_a_plan_of_a_file_that_no_node_has_any_more_has_where_files_are_looked_up_again(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    missed: list[str] = []
+    plane, looks = PlainPlane("a"), FileLooks(seconds=5)
+    coordinator = Coordinator(
+        plane, cast(Messages, NoMessages()), looks, alone_bytes=-1, missed=lambda: missed.append("once")
+    )
+    monkeypatch.setattr(coordinator_module, "files_of", lambda plan: {FileVersion(f"{tmp_path}/gone", 1, 1): None})
+    with pytest.raises(NotFound, match="gone") as raised:
+        await coordinator.prepare(plane.plan())
+    assert raised.value.retryable
+    assert missed == ["once"]
+    looks.close()
 
 
 async def test_what_is_made_of_a_plan_is_kept_as_long_as_the_plan(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -19,7 +19,8 @@ from pystachio.io_scheduler.devices import Device
 from pystachio.io_scheduler.devices.emulated import EmulatedDevice
 from pystachio.io_scheduler.network import reception
 from pystachio.io_scheduler.network.frame_connection import FrameConnection
-from pystachio.io_scheduler.network.frames import Carrier
+from pystachio.io_scheduler.network.frames import Carrier, Role
+from pystachio.io_scheduler.network.handshake import Established, Identity
 from pystachio.io_scheduler.network.limits import NetworkLimits
 from pystachio.io_scheduler.network.messages import MessageKey
 from pystachio.io_scheduler.network.network import Network
@@ -35,7 +36,7 @@ pytestmark = pytest.mark.timeout(30)
 class Node:
     """A node that listens, with the names of those who joined it and left it."""
 
-    def __init__(self, name: str, service: IoSchedulerService, **options: Any) -> None:
+    def __init__(self, name: str, service: IoSchedulerService, carrier: Carrier = Carrier.TCP, **options: Any) -> None:
         self.service = service
         self.joined: asyncio.Queue[str] = asyncio.Queue()
         self.lost: asyncio.Queue[str] = asyncio.Queue()
@@ -43,7 +44,8 @@ class Node:
             node=name,
             service=service,
             secret=SECRET.encode(),
-            transport=TransportChoice(Carrier.TCP, "asked for"),
+            transport=TransportChoice(carrier, "asked for"),
+            ucx_options={"TLS": "tcp"},
             joined=self.joined.put_nowait,
             lost=lambda peer, error: self.lost.put_nowait(peer),
             **options,
@@ -112,26 +114,26 @@ async def test_both_ends_know_of_a_connection_and_of_its_end() -> None:
 
 
 @pytest.mark.parametrize(("slow", "quick"), [("a", "b"), ("b", "a")])
-@pytest.mark.parametrize("is_named", [True, False])
+@pytest.mark.parametrize(("is_named", "carrier"), [(True, Carrier.TCP), (False, Carrier.TCP), (False, Carrier.UCX)])
 async def test_a_connection_that_is_in_use_is_not_replaced_by_one_that_was_begun_before(
-    is_named: bool, slow: str, quick: str, monkeypatch: pytest.MonkeyPatch
+    is_named: bool, carrier: Carrier, slow: str, quick: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As when two nodes come to each other after a partition: what is under way between them would be lost."""
-    has_control, may_go_on = asyncio.Event(), asyncio.Event()
-    real = reception.connect_frames
+    is_introduced, may_go_on = asyncio.Event(), asyncio.Event()
+    real = reception.introduce
 
-    async def connect(host: str, port: int, *more: Any) -> FrameConnection:
-        if port == two.address.port and opened.pop() == "data":
-            has_control.set()
+    async def introduce(connection: FrameConnection, identity: Identity, **more: Any) -> Established:
+        established = await real(connection, identity, **more)
+        if identity.node == slow and more["role"] == Role.CONTROL:
+            is_introduced.set()
             await may_go_on.wait()
-        return await real(host, port, *more)
+        return established
 
-    opened = ["data", "control"]
-    async with nodes(slow, quick) as (one, two):
-        monkeypatch.setattr(reception, "connect_frames", connect)
+    async with nodes(slow, quick, carrier=carrier) as (one, two):
+        monkeypatch.setattr(reception, "introduce", introduce)
         going = one.network.connect(quick, *two.address) if is_named else one.network.meet(*two.address)
         connecting = asyncio.create_task(going)
-        await has_control.wait()
+        await is_introduced.wait()
         await two.network.connect(slow, *one.address)
         assert await one.joined.get() == quick
         connected = one.network._peers[quick], two.network._peers[slow]
